@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import doubts
+from optax_matrix.matrices.doubts import doubts, read_from_names
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
 FOLDER = Path(__file__).parent / "matrices" / "models"
@@ -102,18 +102,20 @@ def same(view, answer):
 def judged(entries):
     """Leaves that are wrong in silence, and those that are right or wrong but doubted.
 
-    A leaf that is read as one matrix, although its answer has sections, is wrong.
+    A leaf that is read as one matrix, although its answer has sections, is wrong. That
+    `init` counts it among those that are read from names is enough of a word.
     """
     params = tree_of(entries)
     decisions = decide(params)
     doubted = doubts(params, decisions)
+    counted = read_from_names(params, decisions)
     wrong, reported, needless = {}, {}, {}
     for path, (shape, _, answer, _) in entries.items():
         decision = decisions[path]
         right = same(decision.view, view_of(answer, shape))
         if path in doubted:
             (needless if right else reported)[path] = doubted[path]
-        elif not right:
+        elif not right and path not in counted:
             shown = "no matrix" if decision.view is None else str(decision.view)
             wrong[path] = f"{shown} ({decision.reason}), not {answer!r} of {shape}"
     return wrong, reported, needless

@@ -8,18 +8,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
-from optax_matrix.matrices._facts import Tree, sides_of
+from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._scopes import Shape
-from optax_matrix.matrices._siblings import NO_NAME, ROUTER
+from optax_matrix.matrices._siblings import NO_NAME
 from optax_matrix.matrices._words import OTHERS, VOCABULARIES, own_names, why_other
 from optax_matrix.matrices.decisions import Decision
 from optax_matrix.matrices.names import side_by_name
 from optax_matrix.matrices.view import MatrixView
 
-_SMALL_VOCABULARY = 64
-_PLAIN = ("kernel (in, out)", "kernels (..., in, out), batch first")
+_PLAIN = (
+    "kernel (in, out)",
+    "kernels (..., in, out), batch first",
+    "a convolution (..., in, out)",
+    "a side of length one",
+)
 
 _END = r"(_proj|_einsum)?(/(kernel|weight|w))?$"
 _THREE = re.compile(
@@ -34,14 +36,11 @@ _CELL = re.compile(
     r"|(^|/)(dense|linear|w|weight|kernel)_(i|h|ih|hh)(/[^/]*)?$",
     re.IGNORECASE,
 )
-_ONE_GATE = re.compile(r"(^|/)[ih][a-z]_?/[^/]*$")
 _MODULATION = re.compile(r"modulation|ada_?(ln|layer_?norm|norm)", re.IGNORECASE)
-_DEPTHWISE = re.compile(r"depth|dw|conv1d|separable|mobile", re.IGNORECASE)
 _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
-_LORA = re.compile("lora", re.IGNORECASE)
 
 
-class Guess(NamedTuple):
+class Doubtful(NamedTuple):
     """A leaf with the decision of the default rule about it."""
 
     tree: Tree
@@ -50,7 +49,7 @@ class Guess(NamedTuple):
     reason: str
 
 
-def clause_of(guess: Guess) -> str | None:
+def clause_of(guess: Doubtful) -> str | None:
     """What may be wrong with a guess; None if no test holds."""
     rows = _OF_OTHERS if guess.view is None else _OF_MATRICES
     for test, clause in rows:
@@ -65,44 +64,28 @@ def shown(decision: Decision) -> str:
     return f"{view} ({decision.reason})"
 
 
-def _names_say_otherwise(x: Guess) -> str | None:
-    if x.path not in x.tree.boxes:
+def _names_say_otherwise(x: Doubtful) -> str | None:
+    if not x.tree.is_named_by_axes(x.path):
         return None
     named = x.tree.by_axis_names[x.path]
-    same = _axes(named.view) == _axes(x.view)
-    return shown(named) if named.reason != x.reason and not same else None
+    return None if _axes(named.view) == _axes(x.view) else shown(named)
 
 
-def _has_no_kernel_name(x: Guess) -> str | None:
+def _has_no_kernel_name(x: Doubtful) -> str | None:
     return _quoted(x.path) if x.reason == NO_NAME else None
 
 
-def _is_complex(x: Guess) -> bool:
-    leaf = x.tree.leaves[x.path]
+def _is_complex(x: Doubtful) -> bool:
     is_kernel = why_other(x.path, VOCABULARIES + OTHERS) is None
-    is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-    return is_kernel and is_complex and len(leaf.shape) > 1
+    several = len(x.tree.leaves[x.path].shape) > 1
+    return is_kernel and several and x.reason.startswith("dtype complex")
 
 
-def _has_one_input(x: Guess) -> str | None:
-    told = x.reason.startswith("a convolution of one input")
-    return _quoted(x.path) if told and not _DEPTHWISE.search(x.path) else None
-
-
-def _is_head_of_many_axes(x: Guess) -> bool:
-    many = len(x.tree.leaves[x.path].shape) > 2
-    return many and x.reason == "an output head by its name"
-
-
-def _is_only_dense(x: Guess) -> bool:
-    return x.path == x.tree.lone_dense and not side_by_name(x.path)
-
-
-def _has_layers_on_axis_one(x: Guess) -> int | None:
+def _has_layers_on_axis_one(x: Doubtful) -> int | None:
     return None if x.view.batch_axes == (1,) else x.tree.layers_on_axis_one(x.path)
 
 
-def _has_sections(x: Guess) -> str | None:
+def _has_sections(x: Doubtful) -> str | None:
     if not _is_flat(x.view):
         return None
     out = x.view.shape[x.view.output_axes[-1]]
@@ -113,65 +96,50 @@ def _has_sections(x: Guess) -> str | None:
     )
 
 
-def _is_like_router(x: Guess) -> bool:
-    if not _is_flat(x.view) or not ROUTER.search(own_names(x.path)):
-        return False
-    is_narrow = x.view.rows * 4 <= x.view.cols
-    return is_narrow and x.view.shape not in x.tree.beside(x.path)
-
-
-def _may_be_transposed(x: Guess) -> bool:
-    return x.reason in _PLAIN and x.tree.siblings.is_of_unknown_side(x.path)
-
-
-def _may_embed_patches(x: Guess) -> bool:
-    shape = x.view.shape
-    is_square = len(shape) == 4 and shape[0] == shape[1] >= 8
-    return is_square and shape[2] <= 4 and len(x.view.reduction_axes) == 3
-
-
-def _has_sides_of_vocabulary(x: Guess) -> str | None:
-    sides = sides_of(x.view)
-    if x.view.batch > 1 or x.tree.count_of_sides[sides] > 1 or side_by_name(x.path):
+def _may_be_transposed(x: Doubtful) -> str | None:
+    if x.reason not in _PLAIN or not x.tree.siblings.is_of_unknown_side(x.path):
         return None
-    return x.tree.vocabularies.get(sides) if max(sides) >= _SMALL_VOCABULARY else None
-
-
-def _is_longest(x: Guess) -> int | None:
-    path, longest = x.tree.longest
-    if x.path != path or len(x.view.shape) > 2 or side_by_name(path):
+    shape, first = x.tree.leaves[x.path].shape, x.tree.siblings.layers(x.path)
+    if sum(n > 1 for n in shape) < 2:
         return None
-    return longest if x.view.rows >= 2 * longest else None
+    into: Any = tuple(range(first + 1, len(shape)))
+    if len(into) == 2 and shape[-1] >= shape[-2]:  # No width of a convolution.
+        into, first = (len(shape) - 1,), len(shape) - 2
+    into = into if len(into) > 1 else into[0]
+    return f"{{{_quoted(x.path)}: MatrixDimensionNumbers({into}, {first})}}"
 
 
-def _has_many_matrices(x: Guess) -> str | None:
-    low, high = sides_of(x.view)
+def _has_many_matrices(x: Doubtful) -> str | None:
+    low, high = sorted((x.view.rows, x.view.cols))
     is_thin = low < 8 and x.view.batch >= 8 * low
     # Of one axis: layers of experts are many.
     most = max((x.view.shape[a] for a in x.view.batch_axes), default=1)
-    if (most > max(high, 16) or is_thin) and not _LORA.search(x.path):
+    if (most > max(high, 16) or is_thin) and "LoRA" not in x.reason:
         return ", ".join(map(str, x.view.batch_axes))
     return None
 
 
-_Row = tuple[Callable[[Guess], Any], str]
+_Row = tuple[Callable[[Doubtful], Any], str]
 
 _NAMES: _Row = (_names_say_otherwise, "its axis names say {}")
 
+_TRANSPOSED: _Row = (
+    _may_be_transposed,
+    "as in PyTorch it may be (out, in, ...); if so, pass numbers={}",
+)
+
 _OF_OTHERS: tuple[_Row, ...] = (
     _NAMES,
+    _TRANSPOSED,
     (_has_no_kernel_name, "matrices.by_path(include={}) makes it a matrix"),
     (
         _is_complex,
         "the methods take real matrices; hold its real and imaginary parts",
     ),
-    (_has_one_input, "its name is not of depthwise ones: include={}"),
-    (_is_head_of_many_axes, "it has more axes than an output head"),
 )
 
 _OF_MATRICES: tuple[_Row, ...] = (
     _NAMES,
-    (_is_only_dense, "all others are convolutions: it may be an output head"),
     (
         _has_layers_on_axis_one,
         "axis 1 has {} entries in all leaves around it, perhaps layers",
@@ -180,18 +148,7 @@ _OF_MATRICES: tuple[_Row, ...] = (
         _has_sections,
         "it may hold several matrices beside one another; separate them by numbers={}",
     ),
-    (_is_like_router, "a `gate` of another width than its siblings may be a router"),
-    (
-        _may_be_transposed,
-        "as in PyTorch it may be (out, in): numbers={{'weight': "
-        "MatrixDimensionNumbers(-1, -2)}}, exclude='embed|lm_head'",
-    ),
-    (_may_embed_patches, "it may embed patches"),
-    (
-        _has_sides_of_vocabulary,
-        "it has the sides of {} and may be an embedding or output head",
-    ),
-    (_is_longest, "no other side is longer than {}: it may be an output head"),
+    _TRANSPOSED,
     (_has_many_matrices, "axis {} may not be of layers or experts"),
 )
 
@@ -207,7 +164,7 @@ def _sections(path: str, cols: int, out: int, tree: Tree) -> Any:
         return 3 if out % 3 == 0 else "(q, k, v)"
     if _TWO.search(near):
         return 2
-    if _CELL.search(path) and not _ONE_GATE.search(path) and out > cols:
+    if _CELL.search(path) and out > cols:
         hidden = {cols, *(n for shape in tree.beside(path) for n in shape)}
         return next((k for k in (4, 3) if out % k == 0 and out // k in hidden), 4)
     if _MODULATION.search(path):

@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._scopes import Shape, scopes_of
 from optax_matrix.matrices._siblings import Siblings
 from optax_matrix.matrices._words import own_names
 from optax_matrix.matrices.boxes import boxes_of
 from optax_matrix.matrices.decisions import Decisions, decide, views_of
+from optax_matrix.matrices.leaves import layers_of
+from optax_matrix.matrices.names import ONE_INPUT, QKV, is_excluded
 from optax_matrix.matrices.shares import VOCABULARY
 from optax_matrix.matrices.view import MatrixView
 
@@ -22,12 +27,16 @@ class Tree:
     Attributes:
         params: The parameters.
         leaves: Its leaves, by path.
-        guesses: The decisions of the default rule, by path.
+        decisions: What was decided on them, by path.
+        guesses: Those of the decisions that names and shapes made.
+        layers: What the types of layers say, by path.
     """
 
-    def __init__(self, params: Any, leaves: Mapping[str, Any], guesses: Decisions):
-        self.params, self.leaves, self.guesses = params, leaves, guesses
-        self.siblings = Siblings(leaves)
+    def __init__(self, params: Any, decisions: Decisions):
+        self.params, self.leaves = params, named_leaves(params)
+        self.decisions = decisions
+        self.guesses = {path: d for path, d in decisions.items() if d.is_guess}
+        self.siblings, self.layers = Siblings(self.leaves), layers_of(params)
         self._kernels = functools.cache(self._find_kernels)
         self._on_axis_one = functools.cache(self._find_on_axis_one)
 
@@ -41,36 +50,65 @@ class Tree:
         """The decisions by the axis names of the parameters."""
         return decide(self.params, infer(self.params))
 
+    def is_named_by_axes(self, path: str) -> bool:
+        """Whether the names of the axes of a leaf tell how to read it."""
+        return path in self.boxes and not self.by_axis_names[path].is_guess
+
     @functools.cached_property
     def views(self) -> Mapping[str, MatrixView]:
-        """The views of the guesses that are matrices."""
-        return views_of(self.guesses)
+        """The views of the leaves that are matrices."""
+        return views_of(self.decisions)
+
+    def is_certain(self, path: str) -> bool:
+        """Whether type, axis names or convention confirm a guess.
+
+        Fewer than two axes longer than one can be read in one way only. The convention
+        is a ``kernel`` of two axes, unless it is an end: then it may be a last layer,
+        or hold several matrices.
+        """
+        leaf, guess = self.leaves[path], self.guesses[path]
+        is_float = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if not is_float or sum(n > 1 for n in leaf.shape) < 2:
+            return True
+        if path in self.layers or self.is_named_by_axes(path):
+            return guess.reason != ONE_INPUT
+        if len(leaf.shape) > 2 or self.siblings.names[path].name != "kernel":
+            return False
+        is_matrix = guess.view is not None
+        return not self.is_end(path) if is_matrix else is_excluded(path, leaf)
+
+    def is_end(self, path: str) -> bool:
+        """Whether there are other matrices, and no other leaf takes its outputs.
+
+        Keys and values may have fewer heads than the queries, so this shows nothing of
+        them. What comes after a dense layer is no convolution.
+        """
+        view = self.decisions[path].view
+        if view is None or len(self.views) == 1 or QKV.search(path):
+            return False
+        takers = self._takers[len(view.shape) == 2]
+        return takers[view.rows] == (view.rows in self._takes(path))
 
     @functools.cached_property
-    def lone_dense(self) -> str | None:
-        """The path of the only matrix of two axes among convolutions."""
-        views = self.views
-        dense = [path for path, view in views.items() if len(view.shape) == 2]
-        convolutions = sum(len(view.reduction_axes) > 1 for view in views.values())
-        return dense[0] if convolutions >= 3 and len(dense) == 1 else None
+    def _takers(self) -> tuple[Counter[int], Counter[int]]:
+        """How many leaves take so many inputs; all, and all but convolutions."""
+        takes = {path: self._takes(path) for path in self.decisions}
+        plain = [
+            p for p in takes if p not in self.views or len(self.leaves[p].shape) < 4
+        ]
+        count = lambda paths: Counter(size for p in paths for size in takes[p])
+        return count(takes), count(plain)
 
-    @functools.cached_property
-    def longest(self) -> tuple[str, int]:
-        """The path of the matrix with the longest side, and the next longest side."""
-        length = lambda path: max(self.views[path].rows, self.views[path].cols)
-        *others, last = sorted(self.views, key=length)
-        return last, length(others[-1]) if len(others) >= 4 else 0
-
-    @functools.cached_property
-    def count_of_sides(self) -> Counter[tuple[int, ...]]:
-        """How many leaves of one matrix have which sides, the shorter one first."""
-        return Counter(sides_of(v) for v in self.views.values() if v.batch == 1)
-
-    @functools.cached_property
-    def vocabularies(self) -> dict[tuple[int, ...], str]:
-        """The embeddings and output heads, by their sides."""
-        named = [p for p, d in self.guesses.items() if d.reason in VOCABULARY]
-        return {tuple(sorted(self.leaves[path].shape)): path for path in named}
+    def _takes(self, path: str) -> set[int]:
+        """How many inputs a leaf may take."""
+        decision, shape = self.decisions[path], self.leaves[path].shape
+        if (view := decision.view) is not None:  # Most axes are channels.
+            return {view.cols, max(shape[a] for a in view.reduction_axes)}
+        if decision.is_vector:
+            return set()
+        if decision.reason in VOCABULARY:
+            return {*(shape if "head" in decision.reason else shape[-1:])}
+        return {max(shape)}
 
     def layers_on_axis_one(self, path: str) -> int | None:
         """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
@@ -108,9 +146,3 @@ class Tree:
     def _is_kernel(self, path: str) -> bool:
         is_vector = self.siblings.names[path].is_vector
         return len(self.siblings.shapes[path]) >= 2 and not is_vector
-
-
-def sides_of(view: MatrixView) -> tuple[int, int]:
-    """The sides of a matrix, the shorter one first."""
-    short, long = sorted((view.rows, view.cols))
-    return short, long

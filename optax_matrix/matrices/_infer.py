@@ -1,7 +1,8 @@
 """Dimension numbers from a model's logical axis names."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from optax_matrix._paths import named_leaves
@@ -15,6 +16,7 @@ from optax_matrix.matrices.boxes import (
 )
 from optax_matrix.matrices.names import (
     RESIDUAL,
+    Accepted,
     Answer,
     default_full_rule,
     default_rule,
@@ -81,9 +83,59 @@ def infer(
     told = axes_told(model, residual=residual, batch=batch, vocab=vocab, layers=layers)
 
     def rule(otherwise: Any, full: bool) -> Any:
-        return lambda path, leaf: told(path, leaf, full) or otherwise(path, leaf)
+        def of_leaf(path: str, leaf: Any) -> Answer:
+            found = told(path, leaf, full)
+            numbers, reason = found or otherwise(path, leaf)
+            is_accepted = found is None and told.excludes(path, leaf, full)
+            return numbers, Accepted(reason) if is_accepted else reason
+
+        return of_leaf
 
     return PathRule(rule(default_rule, False), rule(default_full_rule, True))
+
+
+@dataclasses.dataclass(frozen=True)
+class AxesTold:
+    """What axis names say of a path, a leaf, and whether embeddings are matrices.
+
+    Attributes:
+        names: The names of the axes, by path.
+        logical: The paths of those names that are no axes of a mesh.
+        roles: For each name ``residual``, ``batch`` or ``vocab``.
+        layers: Names of axes of layers.
+        may_be_mesh_axes: Names that may be of a mesh where they are not logical.
+        sides: Inputs and outputs of layers that tell them, by path.
+    """
+
+    names: Mapping[str, Sequence[Any]]
+    logical: Set[str]
+    roles: Mapping[str, str]
+    layers: Sequence[str]
+    may_be_mesh_axes: Set[str]
+    sides: Mapping[str, Any]
+
+    def __call__(self, path: str, leaf: Any, full: bool) -> Answer | None:
+        """The dimension numbers and the reason; None where names do not tell."""
+        place, found = self._names_of(path, leaf)
+        if not found or is_excluded(path, leaf, full):
+            return None
+        unsure = () if place in self.logical else self.may_be_mesh_axes
+        roles = {
+            name: role
+            for name, role in self.roles.items()
+            if name not in unsure and not (full and role == "vocab")
+        }
+        return _by_names(found, roles, self.layers, self.sides.get(place))
+
+    def excludes(self, path: str, leaf: Any, full: bool) -> bool:
+        """Whether the name of a leaf with logical axis names makes it no matrix."""
+        place, found = self._names_of(path, leaf)
+        return bool(found) and place in self.logical and is_excluded(path, leaf, full)
+
+    def _names_of(self, path: str, leaf: Any) -> tuple[str, Sequence[Any]]:
+        place = path if path in self.names else without_index(path)
+        found = self.names.get(place, ())
+        return place, found if len(found) == len(leaf.shape) else ()
 
 
 def axes_told(
@@ -93,35 +145,20 @@ def axes_told(
     batch: Sequence[str] = BATCH,
     vocab: Sequence[str] = _VOCAB,
     layers: Sequence[str] = _LAYERS,
-) -> Callable[[str, Any, bool], Answer | None]:
-    """What axis names say of a path, a leaf, and whether embeddings are matrices.
-
-    The function returns None where they do not tell. Arguments are those of `infer`.
-    """
+) -> AxesTold:
+    """What the axis names of a model say; arguments are those of `infer`."""
     roles = {
         **dict.fromkeys(residual, "residual"),
         **dict.fromkeys(batch, "batch"),
         **dict.fromkeys(vocab, "vocab"),
     }
-    full_roles = {name: role for name, role in roles.items() if role != "vocab"}
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
     own = {*residual, *vocab}
     logical = {p for p in names if has_logical_names(boxes[p], own)}
-    may_be_mesh_axes = {*BATCH} - {*BESIDE_ANY} if batch is BATCH else ()
+    may_be_mesh_axes = {*BATCH} - {*BESIDE_ANY} if batch is BATCH else set()
     sides = _sides_of_named_layers(model)
-
-    def told(path: str, leaf: Any, full: bool) -> Answer | None:
-        path_of_box = path if path in names else without_index(path)
-        found = names.get(path_of_box, ())
-        if len(found) != len(leaf.shape) or is_excluded(path, leaf, full):
-            return None
-        known = full_roles if full else roles
-        if path_of_box not in logical:
-            known = {n: role for n, role in known.items() if n not in may_be_mesh_axes}
-        return _by_names(found, known, layers, sides.get(path_of_box))
-
-    return told
+    return AxesTold(names, logical, roles, layers, may_be_mesh_axes, sides)
 
 
 def _by_names(

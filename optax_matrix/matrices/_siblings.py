@@ -9,15 +9,15 @@ from typing import Any
 
 from optax_matrix.matrices._scopes import Scopes, Shape, scopes_of
 from optax_matrix.matrices._words import name_of
-from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
+from optax_matrix.matrices.names import LORA_FACTOR, numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
-ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
-_UP = re.compile(r"(^|/)(up|w3|wi)(_proj)?(/(kernel|weight|w))?$", re.I)
+_ROUTER = re.compile(r"(^|/)gate(/(kernel|weight|w))?$", re.I)
 _EXPERTS = re.compile(r"(^|/)(experts?|expert_\d+)(/|$)", re.I)
 
 
 _USUAL = ("kernel", "weight", "w")
+_OTHER_FACTOR = str.maketrans("abAB", "baBA")
 STACK_OF_VECTORS = "a stack of vectors: its siblings are stacks of matrices"
 NO_NAME = "two axes, but not the name of a kernel"
 
@@ -60,14 +60,13 @@ class Siblings:
         self.stack = functools.cache(self._stack)
         self._batch_axes = functools.cache(self._find_batch_axes)
         self._stacks_of = functools.cache(self._find_stacks)
-        self._clear_sides = functools.cache(self._find_clear_sides)
         self._has_flat_vector = functools.cache(self._find_flat_vector)
         self._around_router = functools.cache(self._find_around_router)
         self._of_three_axes = functools.cache(self._find_of_three_axes)
 
     def why_other(self, path: str) -> str | None:
         """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
-        if self._is_stack_of_vectors(path):
+        if not self._is_surely_kernel(path) and self._is_stack_of_vectors(path):
             return STACK_OF_VECTORS
         if self._is_router(path):
             return "a router beside experts"
@@ -80,31 +79,22 @@ class Siblings:
         """Whether kernels have the usual names in the modules of this tree."""
         return any(x.module and x.name in _USUAL for x in self.names.values())
 
+    def _is_surely_kernel(self, path: str) -> bool:
+        """Whether a leaf is called ``kernel``, or has a bias of fewer axes."""
+        bias = self._bias(path)
+        has_bias = bias is not None and len(bias) < len(self.shapes[path])
+        return self.names[path].name == "kernel" or has_bias
+
     def _is_stack_of_vectors(self, path: str) -> bool:
         """Whether all axes but the last are those of a stack of kernels.
 
-        In the smallest scope that has such kernels, all leaves must have these axes in
-        front, or such a kernel must be beside the leaf and have a side of its size.
+        In the smallest scope that has such kernels, all leaves have these axes in
+        front.
         """
-        *first, size = self.shapes[path]
-        front = tuple(first)
-        parent, *_ = around = scopes_of(path)
-        scope = next((x for x in around if self._stacks_of(x, front)), None)
-        if scope is None:
-            return False
-        if self.scopes.all_start(scope, front):
-            return True
-        return scope == parent and size in self._clear_sides(scope, front)
-
-    def _find_clear_sides(self, scope: str, front: Shape) -> set[int]:
-        """Sides of the stacks in a module that have few matrices for their sides."""
-        n, found = len(front), set()
-        for path in self._stacks_of(scope, front):
-            stack, sides = self.shapes[path][:n], self.shapes[path][n:]
-            is_clear = max(stack) <= max(16, *sides) and min(sides) >= 8
-            if is_clear and scopes_of(path)[0] == scope:
-                found.update(sides)
-        return found
+        front = self.shapes[path][:-1]
+        scopes = (x for x in scopes_of(path) if self._stacks_of(x, front))
+        scope = next(scopes, None)
+        return scope is not None and self.scopes.all_start(scope, front)
 
     def _find_stacks(self, scope: str, front: Shape) -> list[str]:
         n = len(front)
@@ -140,25 +130,20 @@ class Siblings:
         return any(len(self.shapes[p]) == 2 for p in vectors)
 
     def _is_router(self, path: str) -> bool:
-        """A gate beside stacks of experts; not one beside an `up` of its own shape."""
+        """A gate beside stacks of experts."""
         shape = self.shapes[path]
         name = self.names[path].path
-        if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
+        if not _ROUTER.search(name) or len(shape) != 2 + self.stack(path):
             return False
         parent, n = scopes_of(self.names[path].module)[0], len(shape) - 2
-        ups, inside, counts = self._around_router(parent, n)
-        if shape in ups:
-            return False
-        others = len(inside) > (path in inside)
-        return others or bool(counts & set(shape[n:]))
+        inside, counts = self._around_router(parent, n)
+        return len(inside) > (path in inside) or bool(counts & set(shape[n:]))
 
-    def _find_around_router(self, scope: str, n: int) -> tuple[set, set, set]:
-        """Shapes of `up`, paths of experts, and sizes that count experts."""
+    def _find_around_router(self, scope: str, n: int) -> tuple[set, set]:
+        """Paths of experts, and sizes that count experts."""
         around = self.scopes.members.get(scope, [])
-        shapes = self.shapes
-        ups = {shapes[p] for p in around if _UP.search(p)}
         inside = {p for p in around if _EXPERTS.search(p.removeprefix(scope))}
-        return ups, inside, {shapes[p][n] for p in around if len(shapes[p]) == n + 3}
+        return inside, {s[n] for p in around if len(s := self.shapes[p]) == n + 3}
 
     def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.
@@ -166,8 +151,11 @@ class Siblings:
         A bias has the axes of a stack, if there is one, and that of the outputs: the
         last, the first of a convolution ``(out, in, ...)``, or the last but one of a
         transposed one, ``(..., out, in)``. Kernels ``(in, heads, dim)`` and
-        ``(heads, dim, out)`` of one attention share their axes of heads.
+        ``(heads, dim, out)`` of one attention share their axes of heads, both factors
+        of a LoRA pair that of their rank.
         """
+        if factor := LORA_FACTOR.search(path):
+            return self._of_pair(path, factor)
         shape, bias = self.shapes[path], self._bias(path)
         n = len(shape)
         if n < 3 or self.names[path].is_vector:
@@ -188,6 +176,25 @@ class Siblings:
                 return (0, 1), (2,)
             if any(s[:2] == shape[1:] and s[0] != shape[0] for s in around):
                 return (0,), (1, 2)
+        return None
+
+    def _of_pair(self, path: str, factor: re.Match) -> Any:
+        """Axes of a LoRA factor, whose rank is a side of both factors.
+
+        It is the last axis of A and the first of B, ``(..., rank)`` and ``(rank,
+        ...)``, or the other way round as in PyTorch; axes in front may be of layers.
+        """
+        start, end = factor.span("factor")
+        other = path[:start] + factor["factor"].translate(_OTHER_FACTOR) + path[end:]
+        shape, pair = self.shapes[path], self.shapes.get(other, ())
+        is_a, n = factor["factor"] in "aA", len(shape)
+        a, b = (shape, pair) if is_a else (pair, shape)
+        for k in range(min(len(a), len(b)) - 2, -1, -1):
+            every, last = tuple(range(k, n)), n - 1
+            if a[:k] == b[:k] and a[-1] == b[k]:
+                return (every[:-1], (last,)) if is_a else ((k,), every[1:])
+            if a[:k] == b[:k] and a[k] == b[-1]:
+                return (every[1:], (k,)) if is_a else ((last,), every[:-1])
         return None
 
     def _find_of_three_axes(self, scope: str) -> set[Shape]:
@@ -220,9 +227,11 @@ class Siblings:
         return self._convention(path) == {True} if own is None else own
 
     def is_of_unknown_side(self, path: str) -> bool:
-        """Whether a ``weight`` could as well be ``(out, in)``."""
+        """Whether a ``weight`` could as well be ``(out, in)`` or ``(out, in, ...)``."""
         if self.names[path].name != "weight" or self._has_flax:
             return False
+        if len(self.shapes[path]) > 2 + self.layers(path):
+            return self.axes(path) is None
         return self._transposed(path) is None and len(self._convention(path)) != 1
 
     @functools.cached_property
@@ -242,7 +251,7 @@ class Siblings:
 
     def _transposed(self, path: str) -> bool | None:
         *front, first, last = (1, 1, *self.shapes[path])
-        if first == last or len(front) - 2 != self._layers(path):
+        if first == last or len(front) - 2 != self.layers(path):
             return None
         bias = self._bias(path)
         if bias and bias[-1] in (first, last):
@@ -255,13 +264,9 @@ class Siblings:
             return found[1] if any(found) else None
         return None
 
-    def _layers(self, path: str) -> int:
-        """Axes in front of a kernel, by its stack or by the axes of its bias."""
-        bias = self._bias(path)
-        in_front = len(self.shapes[path]) - 2
-        if bias and bias[:-1] == self.shapes[path][:in_front]:
-            return in_front
-        return min(self.stack(path), in_front)
+    def layers(self, path: str) -> int:
+        """Axes in front of a kernel that count layers."""
+        return min(self.stack(path), len(self.shapes[path]) - 2)
 
     @functools.cached_property
     def _width(self) -> int | None:

@@ -27,13 +27,11 @@ _VECTORS = (
 )
 _NORMS = r"norm[_\d]*(/[^/]*)?$|(^|/)ln(_[^/]*|\d*)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_][^/]*)?(/[^/]*)?$"
-_STATE_SPACES = (
-    r"(^|/)(a_log|dt_bias|(?-i:D)|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
-    r"|conv_?1d(/[^/]*)?$"
-)
+_SPREADS = r"_(auto_scale|rho|logvar|sigma)$"
+_STATE_SPACES = r"(^|/)(a_log|log_step|[bc]_(re|im)\w*)$|conv_?1d(/[^/]*)?$"
 _TABLES = (
-    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|prompts?|registers?|queries"
-    r"|(query_)?pos|slots(_\w+)?|centers|anchors|prototypes|modulations?|memory)$"
+    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|queries|(query_)?pos"
+    r"|slots(_\w+)?|modulations?)$"
     r"|[^/]+_token$|(^|/)time_(decay|first|faaaa|(maa|mix)(_[a-z])?)$"
     r"|(^|/)([^/]*_)?(freqs?|frequenc(y|ies)|decays?|temp(erature)?|shift)$"
     r"|(^|/)(fourier|random_?fourier|rff)[^/]*(/[^/]*)?$"
@@ -56,6 +54,7 @@ OTHERS = _compiled(
         _VECTORS: "a bias or scale by its name",
         _NORMS: "a norm by its name",
         _ROUTERS: "a router by its name",
+        _SPREADS: "the spread of a Bayesian weight by its name",
         _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
         _TABLES: "a table, token or frequency by its name",
     }
@@ -78,12 +77,6 @@ def without_index(path: str) -> str:
     Penzai names ``mlp/linear.weights/data_array``, Haiku has ``~`` between modules.
     """
     return _INDEX.sub("", path).replace(".", "/").replace("/~/", "/") or path
-
-
-def module_and_name(path: str) -> tuple[str, str]:
-    """The path of the module of a leaf, and the name of the leaf."""
-    module, _, name = path.rpartition("/")
-    return module, name
 
 
 def own_names(path: str) -> str:
@@ -133,7 +126,7 @@ class Name:
 def name_of(path: str) -> Name:
     """What the path of a leaf says of it."""
     plain = without_index(path)
-    module, name = module_and_name(plain)
+    module, _, name = plain.rpartition("/")
     return Name(
         plain,
         module,

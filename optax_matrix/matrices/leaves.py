@@ -7,6 +7,7 @@ from typing import Any
 
 from optax_matrix._paths import leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices._siblings import Leaf, Siblings
+from optax_matrix.matrices.names import ONE_INPUT
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 _VECTORS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "PReLU")
@@ -22,7 +23,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves with what the whole tree shows about them; vectors as they are."""
     every = named_leaves(params) | dict(leaves)
     arrays = {path: x for path, x in every.items() if hasattr(x, "shape")}
-    layers, siblings = _layers_of(params), Siblings(arrays)
+    layers, siblings = layers_of(params), Siblings(arrays)
 
     def of(path: str, leaf: Any) -> Any:
         if len(getattr(leaf, "shape", ())) < 2:
@@ -31,7 +32,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
             tuple(leaf.shape),
             leaf.dtype,
             layers.get(path),
-            siblings.why_other(path),
+            None if path in layers else siblings.why_other(path),
             siblings.stack(path),
             siblings.is_transposed(path),
             siblings.axes(path),
@@ -40,7 +41,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     return {path: of(path, leaf) for path, leaf in leaves.items()}
 
 
-def _layers_of(tree: Any) -> dict[str, Answer]:
+def layers_of(tree: Any) -> dict[str, Answer]:
     """Dimension numbers (or None) and reason of each leaf of a known layer, by path."""
     found = {}
     for keys, layer in leaves_with_keys(tree, lambda x: _kind(x) is not None):
@@ -83,7 +84,7 @@ def _answer(kind: str, layer: Any, name: str, leaf: Any) -> Answer | None:
     spatial = _spatial_axes(layer)
     axes = tuple(range(-spatial - 1, 0))
     if shape[-spatial - 1] == 1 and math.prod(shape[-spatial:]) > 1:
-        return None, "a convolution of one input channel, as depthwise ones are"
+        return None, ONE_INPUT
     numbers = MatrixDimensionNumbers(axes, -spatial - 2)
     return numbers, f"weight (out, in, ...) of {kind}"
 

@@ -80,11 +80,10 @@ def numbers_of_fused(path: str, shape: Sequence[int], stack: int) -> Answer | No
     """The dimension numbers of a kernel with heads or several matrices, by its name.
 
     No width of a model is less than its number of heads or their dimension, so the
-    longest axis of an attention kernel is the residual stream. Of equal ones it is the
-    first if the kernel reads the stream, the last if it writes it. In a fused kernel
-    the first axis of size 3 (query, key, value) or 2 (key and value, gate and up)
-    counts matrices. The first ``stack`` axes are of layers. None for other names and
-    axes.
+    longest axis of an attention kernel is the residual stream; of equal ones the first
+    if it reads the stream, the last if it writes it. In a fused kernel the first axis
+    of size 3 (query, key, value) or 2 (key and value, gate and up) counts matrices. The
+    first ``stack`` axes are of layers. None for other names and axes.
     """
     name = without_index(path)
     axes = list(range(stack, len(shape)))
@@ -129,10 +128,15 @@ class Guess(str):
     """A reason of the default rule, which decides by names and shapes."""
 
 
+class Accepted(Guess):
+    """The same, where the user accepts what names and shapes say."""
+
+
+ONE_INPUT = "a convolution of one input channel, as depthwise ones are"
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 LORA_FACTOR = re.compile(
-    r"(^|/)([^/]*_)?lora_(?P<factor>[ab])(/[^/]*)?$", re.IGNORECASE
+    r"(^|/)([^/]*_)?lora_(kernel_)?(?P<factor>[ab])(/[^/]*)?$", re.IGNORECASE
 )
 # With latent attention ``q_b`` and ``kv_b``, which read the latent vectors.
 _READ_HEADS = re.compile(
@@ -144,33 +148,23 @@ _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE
 def default_rule(path: str, leaf: Any) -> Answer:
     """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
-    Embeddings, output heads, norms, biases, routers, tables, tokens, frequencies and
-    depthwise convolutions are recognized by the name of the leaf or of its module, not
-    by names farther up in the path; they get the other optimizer. Kernels are
-    ``(..., in, out)``, as in Flax, with leading batch axes for layers and experts.
-    Convolutions ``(h, w, in, out)`` sum over all axes but the last. In query, key,
-    value and out kernels of Flax attention, heads and head dimension are merged.
-    Projections of other names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have
-    their axes in any order: the longest is on the residual stream, and one of size 2 or
-    3 in a fused kernel counts matrices, as does that of size 2 in ``wi`` and
-    ``gating_einsum``. Indices at the end of a path, as in ``q_proj/weight/0``, are no
-    part of a name.
-
-    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
-    ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
-    ``scan`` with no index after it. The side on the residual stream is known for the
-    usual names: query, key, value, up and gate read the stream on their input side; o
-    and down write it on their output side.
+    Embeddings, output heads, norms, biases, routers, tables, spreads and depthwise
+    convolutions are recognized by the name of the leaf or of its module; they get the
+    other optimizer. Kernels are ``(..., in, out)``, as in Flax, with leading batch axes
+    for layers and experts. Convolutions ``(h, w, in, out)`` sum over all axes but the
+    last. In attention kernels, heads and head dimension are merged: ``(in, heads,
+    dim)`` under ``query``, any order under other usual names, where the longest axis is
+    on the residual stream. One of size 2 or 3 in a fused kernel counts matrices. The
+    side on the residual stream is known for the usual names.
 
     Recipes apply the rule to a leaf in its tree. There, the type of a layer of Equinox
     shows that its weight is ``(out, in)``, and the leaves around a leaf show more: a
-    leaf ``(layers, n)`` beside kernels ``(layers, m, n)`` is a stack of vectors; a
-    ``gate`` beside stacks of experts is a router; a bias, or the width of the
-    embedding, shows which axis of a ``weight`` is the output; where kernels have the
-    usual names, a leaf of two axes without such a name is no kernel. Doubtful leaves
-    (flat fused kernels, gates of a cell, layers on axis 1) get a
-    `DoubtfulMatrixWarning` at `init`, with the argument that settles it, by `by_path`,
-    `infer` or dimension numbers. `describe` shows what was decided for each leaf.
+    bias, or the width of the embedding, shows which axis of a ``weight`` is the output;
+    the factors of LoRA show their rank; a leaf ``(layers, n)`` beside kernels
+    ``(layers, m, n)`` is a stack of vectors; a ``gate`` beside experts is a router.
+
+    No name is certain. `init` counts the leaves that are read from names alone, and
+    names doubtful ones, with what settles it; ``by_use`` reads the model instead.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
@@ -226,7 +220,7 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
     if numbers is None and (others is not OTHERS or "embedding" not in reason):
         return reason
     if not numbers and _is_convolution(path, shape) and shape[-2] == 1:
-        return "a convolution of one input channel, as depthwise ones are"
+        return ONE_INPUT
     return None
 
 
@@ -238,6 +232,13 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     name, shape = without_index(path), leaf.shape
     stack = max(getattr(leaf, "stack", 0), 1 if SCANNED.search(path) else 0)
     heads = len(shape) > 2 + stack
+    factor, axes = LORA_FACTOR.search(path), getattr(leaf, "axes", None)
+    if factor and (axes or not _is_convolution(path, shape)):
+        numbers = MatrixDimensionNumbers(
+            *(axes or (-2, -1)), residual=side_by_name(path)
+        )
+        sides = "(in, rank)" if factor["factor"] in "aA" else "(rank, out)"
+        return numbers, f"a LoRA factor {sides}"
     if heads and _READ_HEADS.search(name):
         numbers = MatrixDimensionNumbers(-3, (-2, -1), residual=side_by_name(path))
         return numbers, "attention kernel (in, heads, dim)"
@@ -246,7 +247,7 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
         return numbers, "attention kernel (heads, dim, out)"
     if heads and (fused := numbers_of_fused(path, shape, stack)):
         return fused
-    if axes := getattr(leaf, "axes", None):
+    if axes:
         numbers = MatrixDimensionNumbers(*axes, residual=side_by_name(path))
         return numbers, "a kernel whose siblings tell its axes"
     if _is_convolution(path, shape):
@@ -255,12 +256,8 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     side = side_by_name(path)
     if getattr(leaf, "is_transposed", False):
         return MatrixDimensionNumbers(-1, -2, residual=side), "kernel (out, in)"
-    if factor := LORA_FACTOR.search(path):
-        sides = "(in, rank)" if factor["factor"] in "aA" else "(rank, out)"
-        reason = f"a LoRA factor {sides}"
-    else:
-        many = len(shape) > 2
-        reason = "kernels (..., in, out), batch first" if many else "kernel (in, out)"
+    many = len(shape) > 2
+    reason = "kernels (..., in, out), batch first" if many else "kernel (in, out)"
     return MatrixDimensionNumbers(-2, -1, residual=side), reason
 
 
