@@ -13,10 +13,10 @@ from jax import lax
 MODELS = {}
 X, SEQ = A(4, 8), A(4, 9, 8)
 relu = jax.nn.relu
-# What of these models the use does not tell although it could.
 # What is read wrongly so far, with the side that it has: signals are of equations, and
 # both factors that a product merges into a matrix have that of its data.
 WRONG = {"adapter_added_to_a_matrix": {"ub": ("in", "no")}}
+# What the use does not tell although it could.
 UNTOLD = {"branch_dropped": {"up", "down"}, "gated_branch": {"gate"}}
 
 
