@@ -56,11 +56,12 @@ rate than A, which `scale_by_path` does. For B alone, exclude A:
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
 from optax_matrix.matrices._split_heads import split_heads
-from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
+from optax_matrix.matrices.doubts import DoubtfulMatrixWarning, ReadFromNamesWarning
 from optax_matrix.matrices.names import default_rule
 from optax_matrix.matrices.rules import (
     PathRule,
     UnmatchedPatternWarning,
+    by_names,
     by_path,
     heads_as_matrices,
     with_embeddings,
@@ -76,10 +77,12 @@ __all__ = [
     "MatrixDimensionNumbers",
     "MatrixView",
     "PathRule",
+    "ReadFromNamesWarning",
     "UnclearUseWarning",
     "UnmatchedPatternWarning",
     "UseRule",
     "all_but_vectors",
+    "by_names",
     "by_path",
     "by_use",
     "default_rule",

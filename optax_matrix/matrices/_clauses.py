@@ -41,7 +41,7 @@ _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
 _LORA = re.compile("lora", re.IGNORECASE)
 
 
-class Guess(NamedTuple):
+class Doubtful(NamedTuple):
     """A leaf with the decision of the default rule about it."""
 
     tree: Tree
@@ -50,7 +50,7 @@ class Guess(NamedTuple):
     reason: str
 
 
-def clause_of(guess: Guess) -> str | None:
+def clause_of(guess: Doubtful) -> str | None:
     """What may be wrong with a guess; None if no test holds."""
     rows = _OF_OTHERS if guess.view is None else _OF_MATRICES
     for test, clause in rows:
@@ -65,44 +65,43 @@ def shown(decision: Decision) -> str:
     return f"{view} ({decision.reason})"
 
 
-def _names_say_otherwise(x: Guess) -> str | None:
-    if x.path not in x.tree.boxes:
+def _names_say_otherwise(x: Doubtful) -> str | None:
+    if not x.tree.is_named_by_axes(x.path):
         return None
     named = x.tree.by_axis_names[x.path]
-    same = _axes(named.view) == _axes(x.view)
-    return shown(named) if named.reason != x.reason and not same else None
+    return None if _axes(named.view) == _axes(x.view) else shown(named)
 
 
-def _has_no_kernel_name(x: Guess) -> str | None:
+def _has_no_kernel_name(x: Doubtful) -> str | None:
     return _quoted(x.path) if x.reason == NO_NAME else None
 
 
-def _is_complex(x: Guess) -> bool:
+def _is_complex(x: Doubtful) -> bool:
     leaf = x.tree.leaves[x.path]
     is_kernel = why_other(x.path, VOCABULARIES + OTHERS) is None
     is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
     return is_kernel and is_complex and len(leaf.shape) > 1
 
 
-def _has_one_input(x: Guess) -> str | None:
+def _has_one_input(x: Doubtful) -> str | None:
     told = x.reason.startswith("a convolution of one input")
     return _quoted(x.path) if told and not _DEPTHWISE.search(x.path) else None
 
 
-def _is_head_of_many_axes(x: Guess) -> bool:
+def _is_head_of_many_axes(x: Doubtful) -> bool:
     many = len(x.tree.leaves[x.path].shape) > 2
     return many and x.reason == "an output head by its name"
 
 
-def _is_only_dense(x: Guess) -> bool:
+def _is_only_dense(x: Doubtful) -> bool:
     return x.path == x.tree.lone_dense and not side_by_name(x.path)
 
 
-def _has_layers_on_axis_one(x: Guess) -> int | None:
+def _has_layers_on_axis_one(x: Doubtful) -> int | None:
     return None if x.view.batch_axes == (1,) else x.tree.layers_on_axis_one(x.path)
 
 
-def _has_sections(x: Guess) -> str | None:
+def _has_sections(x: Doubtful) -> str | None:
     if not _is_flat(x.view):
         return None
     out = x.view.shape[x.view.output_axes[-1]]
@@ -113,38 +112,38 @@ def _has_sections(x: Guess) -> str | None:
     )
 
 
-def _is_like_router(x: Guess) -> bool:
+def _is_like_router(x: Doubtful) -> bool:
     if not _is_flat(x.view) or not ROUTER.search(own_names(x.path)):
         return False
     is_narrow = x.view.rows * 4 <= x.view.cols
     return is_narrow and x.view.shape not in x.tree.beside(x.path)
 
 
-def _may_be_transposed(x: Guess) -> bool:
+def _may_be_transposed(x: Doubtful) -> bool:
     return x.reason in _PLAIN and x.tree.siblings.is_of_unknown_side(x.path)
 
 
-def _may_embed_patches(x: Guess) -> bool:
+def _may_embed_patches(x: Doubtful) -> bool:
     shape = x.view.shape
     is_square = len(shape) == 4 and shape[0] == shape[1] >= 8
     return is_square and shape[2] <= 4 and len(x.view.reduction_axes) == 3
 
 
-def _has_sides_of_vocabulary(x: Guess) -> str | None:
+def _has_sides_of_vocabulary(x: Doubtful) -> str | None:
     sides = sides_of(x.view)
     if x.view.batch > 1 or x.tree.count_of_sides[sides] > 1 or side_by_name(x.path):
         return None
     return x.tree.vocabularies.get(sides) if max(sides) >= _SMALL_VOCABULARY else None
 
 
-def _is_longest(x: Guess) -> int | None:
+def _is_longest(x: Doubtful) -> int | None:
     path, longest = x.tree.longest
     if x.path != path or len(x.view.shape) > 2 or side_by_name(path):
         return None
     return longest if x.view.rows >= 2 * longest else None
 
 
-def _has_many_matrices(x: Guess) -> str | None:
+def _has_many_matrices(x: Doubtful) -> str | None:
     low, high = sides_of(x.view)
     is_thin = low < 8 and x.view.batch >= 8 * low
     # Of one axis: layers of experts are many.
@@ -154,7 +153,7 @@ def _has_many_matrices(x: Guess) -> str | None:
     return None
 
 
-_Row = tuple[Callable[[Guess], Any], str]
+_Row = tuple[Callable[[Doubtful], Any], str]
 
 _NAMES: _Row = (_names_say_otherwise, "its axis names say {}")
 

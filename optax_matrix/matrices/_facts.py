@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._scopes import Shape, scopes_of
 from optax_matrix.matrices._siblings import Siblings
@@ -22,12 +23,15 @@ class Tree:
     Attributes:
         params: The parameters.
         leaves: Its leaves, by path.
-        guesses: The decisions of the default rule, by path.
+        decisions: What was decided on them, by path.
+        guesses: Those of the decisions that names and shapes made.
     """
 
-    def __init__(self, params: Any, leaves: Mapping[str, Any], guesses: Decisions):
-        self.params, self.leaves, self.guesses = params, leaves, guesses
-        self.siblings = Siblings(leaves)
+    def __init__(self, params: Any, decisions: Decisions):
+        self.params, self.leaves = params, named_leaves(params)
+        self.decisions = decisions
+        self.guesses = {path: d for path, d in decisions.items() if d.is_guess}
+        self.siblings = Siblings(self.leaves)
         self._kernels = functools.cache(self._find_kernels)
         self._on_axis_one = functools.cache(self._find_on_axis_one)
 
@@ -40,6 +44,12 @@ class Tree:
     def by_axis_names(self) -> Decisions:
         """The decisions by the axis names of the parameters."""
         return decide(self.params, infer(self.params))
+
+    def is_named_by_axes(self, path: str) -> bool:
+        """Whether the names of the axes of a leaf tell how to read it."""
+        if path not in self.boxes:
+            return False
+        return self.by_axis_names[path].reason != self.guesses[path].reason
 
     @functools.cached_property
     def views(self) -> Mapping[str, MatrixView]:

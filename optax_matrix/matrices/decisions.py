@@ -13,7 +13,7 @@ from optax_matrix._paths import named_leaves, prefixes
 from optax_matrix.matrices.batch_names import refuse_inside
 from optax_matrix.matrices.boxes import boxes_of, has_logical_names, names_of
 from optax_matrix.matrices.leaves import leaves_in_tree
-from optax_matrix.matrices.names import Guess, default_rule
+from optax_matrix.matrices.names import Accepted, Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.vectors import is_vector
@@ -40,8 +40,8 @@ class Decision:
 
     @property
     def is_guess(self) -> bool:
-        """Whether the default rule decided it, from name and shape."""
-        return isinstance(self.reason, Guess)
+        """Whether names and shapes decided it, and nobody accepted that."""
+        return isinstance(self.reason, Guess) and not isinstance(self.reason, Accepted)
 
     def on_side(self, residual: Side) -> "Decision":
         """The same with another residual side, if it is a matrix."""

@@ -8,7 +8,8 @@ from typing import Any
 import optax
 
 from optax_matrix._paths import named_leaves
-from optax_matrix.matrices._clauses import Guess, clause_of, shown
+from optax_matrix.matrices._clauses import Doubtful, clause_of, shown
+from optax_matrix.matrices._counted import read_from_names
 from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._siblings import STACK_OF_VECTORS
 from optax_matrix.matrices._words import name_of
@@ -18,40 +19,63 @@ from optax_matrix.matrices.decisions import (
     refuse_unmatched,
     views_of,
 )
+from optax_matrix.matrices.names import Guess
 from optax_matrix.matrices.rules import warn_of_unmatched
 from optax_matrix.matrices.shares import few_matrices
 from optax_matrix.matrices.view import MatrixView
 
-_SHOWN = 8
+_SHOWN = 5
 _LAYER = re.compile(r"(?<![^/_])\d+(?=/)")
 
 
-class DoubtfulMatrixWarning(UserWarning):
+class ReadFromNamesWarning(UserWarning):
+    """Nothing but their names and shapes tells what these parameters are."""
+
+
+class DoubtfulMatrixWarning(ReadFromNamesWarning):
     """The default rule may have misread these parameters."""
 
 
 def warn_of_mistakes(
     dimension_numbers: Any, params: Any, decisions: Mapping[str, Decision]
 ) -> None:
-    """Warns of expressions that match nothing, and of doubtful or few matrices."""
+    """Warns of expressions that match nothing, and of what is not certain.
+
+    All that is not certain is in one warning: few or doubtful matrices, and the number
+    of parameters that are read from their names alone.
+    """
     is_masked = lambda x: isinstance(x, optax.MaskedNode)
     leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
     if not leaves:
         return
+    tree, found = Tree(params, decisions), {}
     if any(map(is_masked, leaves.values())):  # Another optimizer has these.
-        _warn_of_absent(decisions)
-        return
-    warn_of_unmatched(dimension_numbers, leaves)
-    refuse_unmatched(dimension_numbers, params, leaves)
-    few, found = few_matrices(leaves, decisions), doubts(params, decisions)
-    said = [few] if few else []
-    if said := said + ([_message(found, decisions)] if found else []):
-        warnings.warn("\n".join(said), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
+        said = _of_absent(decisions)
+    else:
+        warn_of_unmatched(dimension_numbers, leaves)
+        refuse_unmatched(dimension_numbers, params, leaves)
+        few, found = few_matrices(leaves, decisions), _doubts(tree)
+        said = [few] if few else []
+        said += _of_doubts(found, decisions) if found else []
+    kind = DoubtfulMatrixWarning if said else ReadFromNamesWarning
+    if views_of(decisions) and (paths := read_from_names(tree, found)):
+        said.append(_count(len(paths)))
+    if said:
+        warnings.warn("\n".join(said), kind)  # noqa: B028 (shown once)
 
 
-def _warn_of_absent(decisions: Decisions) -> None:
-    """Warns if masked leaves could change how others are read."""
-    guesses = {path: d for path, d in decisions.items() if d.is_guess}
+def _count(n: int) -> str:
+    several = f"{n:,} parameters are" if n > 1 else "1 parameter is"
+    return (
+        f"{several} read from names; om.matrices.by_use(loss, params, batch) reads "
+        f"{'them' if n > 1 else 'it'} from the model, and "
+        "dimension_numbers=om.matrices.by_names accepts the names."
+    )
+
+
+def _of_absent(decisions: Decisions) -> list[str]:
+    """What to say if masked leaves could change how others are read."""
+    guesses = {p: d for p, d in decisions.items() if isinstance(d.reason, Guess)}
 
     def may_differ(path: str, view: MatrixView) -> bool:
         name, axes = name_of(path).name, len(view.shape)
@@ -60,17 +84,15 @@ def _warn_of_absent(decisions: Decisions) -> None:
 
     unclear = [path for path, d in guesses.items() if d.reason == STACK_OF_VECTORS]
     unclear += [path for path, v in views_of(guesses).items() if may_differ(path, v)]
-    if unclear:
-        lines = [f"  {path}: {shown(decisions[path])}" for path in unclear[:_SHOWN]]
-        told = [
-            "These parameters are read without those that optax.partition or "
-            "optax.masked leave out, such as biases and embeddings, which may show "
-            "their axes:",
-            *lines,
-            "Pass dimension_numbers=matrices.by_path()(params), made of all "
-            "parameters, to the recipe and to matrices.label_params.",
-        ]
-        warnings.warn("\n".join(told), DoubtfulMatrixWarning, stacklevel=2)
+    if not unclear:
+        return []
+    return [
+        "These parameters are read without those that optax.partition or optax.masked "
+        "leave out, such as biases and embeddings, which may show their axes:",
+        *(f"  {path}: {shown(decisions[path])}" for path in unclear[:_SHOWN]),
+        "Pass dimension_numbers=matrices.by_path()(params), made of all parameters, to "
+        "the recipe and to matrices.label_params.",
+    ]
 
 
 def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
@@ -92,16 +114,18 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     Decisions by `dimension_numbers` are not doubted. Returns a clause for each
     doubtful parameter, by path.
     """
-    guesses = {path: d for path, d in decisions.items() if d.is_guess}
-    tree = Tree(params, named_leaves(params), guesses)
+    return _doubts(Tree(params, decisions))
+
+
+def _doubts(tree: Tree) -> dict[str, str]:
     clauses = {
-        path: clause_of(Guess(tree, path, guess.view, guess.reason))
-        for path, guess in guesses.items()
+        path: clause_of(Doubtful(tree, path, guess.view, guess.reason))
+        for path, guess in tree.guesses.items()
     }
     return {path: clause for path, clause in clauses.items() if clause is not None}
 
 
-def _message(found: Mapping[str, str], decisions: Decisions) -> str:
+def _of_doubts(found: Mapping[str, str], decisions: Decisions) -> list[str]:
     alike: dict[str, list[str]] = {}
     for path in found:
         alike.setdefault(_LAYER.sub("#", path), []).append(path)
@@ -112,14 +136,12 @@ def _message(found: Mapping[str, str], decisions: Decisions) -> str:
         return f"  {path}: {shown(decisions[path])}, but {found[path]}{more}"
 
     more = [f"  and {len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
-    return "\n".join(
-        [
-            "Check how these parameters are interpreted:",
-            *map(line, list(alike.values())[:_SHOWN]),
-            *more,
-            "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis "
-            "names, matrices.by_path(numbers={'name': MatrixDimensionNumbers(...)}) "
-            "gives the axes, None in their place or matrices.by_path(exclude='name') "
-            "the other optimizer.",
-        ]
-    )
+    return [
+        "Check how these parameters are interpreted:",
+        *map(line, list(alike.values())[:_SHOWN]),
+        *more,
+        "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis names, "
+        "matrices.by_path(numbers={'name': MatrixDimensionNumbers(...)}) gives the "
+        "axes, None in their place or matrices.by_path(exclude='name') the other "
+        "optimizer.",
+    ]

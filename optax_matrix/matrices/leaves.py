@@ -22,7 +22,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves with what the whole tree shows about them; vectors as they are."""
     every = named_leaves(params) | dict(leaves)
     arrays = {path: x for path, x in every.items() if hasattr(x, "shape")}
-    layers, siblings = _layers_of(params), Siblings(arrays)
+    layers, siblings = layers_of(params), Siblings(arrays)
 
     def of(path: str, leaf: Any) -> Any:
         if len(getattr(leaf, "shape", ())) < 2:
@@ -40,7 +40,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     return {path: of(path, leaf) for path, leaf in leaves.items()}
 
 
-def _layers_of(tree: Any) -> dict[str, Answer]:
+def layers_of(tree: Any) -> dict[str, Answer]:
     """Dimension numbers (or None) and reason of each leaf of a known layer, by path."""
     found = {}
     for keys, layer in leaves_with_keys(tree, lambda x: _kind(x) is not None):

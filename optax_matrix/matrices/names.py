@@ -129,6 +129,10 @@ class Guess(str):
     """A reason of the default rule, which decides by names and shapes."""
 
 
+class Accepted(Guess):
+    """The same, where the user accepts what names and shapes say."""
+
+
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 LORA_FACTOR = re.compile(

@@ -15,7 +15,9 @@ from optax_matrix.matrices._siblings import STACK_OF_VECTORS
 from optax_matrix.matrices._words import HEADS, name_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
+    Accepted,
     Answer,
+    Guess,
     default_full_rule,
     default_rule,
     numbers_of_kernel,
@@ -75,6 +77,46 @@ class PathRule:
         """The rule with these leaves as matrices, too, as far as it tells them."""
         of_mode = {"full": self.full, "head": self.with_head}.get(mode)
         return of_mode or self.of_leaf
+
+
+class _ByNames(PathRule):
+    """Accepts what the names and shapes of parameters say, without a warning.
+
+    It reads as the default rule does. Without it, `init` counts in a
+    `ReadFromNamesWarning` the parameters of which nothing but the name tells what they
+    are. `by_use` reads these from the model, which is safer; look at `describe` before
+    you accept them.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> params = {"w_in": jnp.ones((4, 8)), "w_out": jnp.ones((8, 3))}
+        >>> rule = om.matrices.by_names
+        >>> print(om.describe(params, rule))
+        leaf   shape   view       group          optimizer  why
+        w_in   (4, 8)  1x (8, 4)  ...            matrix     kernel (in, out)
+        w_out  (8, 3)  1x (3, 8)  ...            matrix     kernel (in, out)
+        100% matrix, 0% embeddings and heads, 0% other
+        >>> state = om.muon(0.02, dimension_numbers=rule).init(params)
+
+        With exceptions:
+
+        >>> rule = om.matrices.by_path(exclude="w_out", otherwise=om.matrices.by_names)
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Accepting:
+    """A rule whose guesses are accepted."""
+
+    of_leaf: Callable[[str, Any], Answer]
+
+    def __call__(self, path: str, leaf: Any) -> Answer:
+        numbers, reason = self.of_leaf(path, leaf)
+        return numbers, Accepted(reason)
+
+
+by_names = _ByNames(_Accepting(default_rule), _Accepting(default_full_rule))
 
 
 def by_path(
@@ -276,7 +318,7 @@ def _of_all_but_vectors(path: str, leaf: Any) -> Answer:
     told = getattr(leaf, "other", None)  # By the tree around it.
     if len(leaf.shape) < 2 or name_of(path).is_vector or told == STACK_OF_VECTORS:
         return default_full_rule(path, leaf)
-    return numbers_of_kernel(path, leaf)[0], "every leaf but vectors"
+    return numbers_of_kernel(path, leaf)[0], Guess("every leaf but vectors")
 
 
 def _given(numbers: Any) -> tuple[tuple[re.Pattern | None, Any], ...]:
