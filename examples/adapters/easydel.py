@@ -3,7 +3,14 @@
     register("muoneq")
     TrainingArguments(optimizer="muoneq", learning_rate=3e-3, ...)
 
-Arguments of a recipe go into `extra_optimizer_kwargs`. `weight_decay` is that of the
+Arguments of a recipe go into `extra_optimizer_kwargs`, and so does what the model tells
+of its kernels::
+
+    with model.mesh:
+        rule = om.matrices.by_use(model, input_ids)
+    TrainingArguments(..., extra_optimizer_kwargs={"dimension_numbers": rule})
+
+`weight_decay` is that of the
 training arguments, which EasyDeL applies after the optimizer to all parameters.
 
 EasyDeL places state by rules over the paths of parameters, and replicates what no path
