@@ -56,18 +56,19 @@ class MatrixDimensionNumbers:
                 "`residual` must be 'out' (the kernel writes the residual stream), "
                 f"'in' (it reads it) or None, got {self.residual!r}."
             )
-        for name in ("reduction_axis", "output_axis", "layer_axis"):
-            axes: Any = getattr(self, name)
+        for field in dataclasses.fields(self):
+            value, what = getattr(self, field.name), "the number of an axis"
+            if field.name == "residual" or (field.name, value) == ("layer_axis", None):
+                continue
+            if field.name.endswith("sections"):
+                what = "a number of sections"  # Or their sizes.
             try:
-                if axes is not None or name != "layer_axis":
-                    _ints(axes)
+                _ints(value)
             except TypeError:
                 raise ValueError(
-                    f"`{name}` must be the number of an axis, or a tuple of them, got "
-                    f"{axes!r}."
+                    f"`{field.name}` must be {what}, or a tuple of them, got {value!r}."
                 ) from None
-        for field in dataclasses.fields(self):  # Lists cannot be hashed.
-            if isinstance(value := getattr(self, field.name), list):
+            if isinstance(value, list):  # Lists cannot be hashed.
                 object.__setattr__(self, field.name, tuple(value))
 
 
