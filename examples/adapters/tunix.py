@@ -29,6 +29,7 @@ import optax_matrix as om
 
 _theirs = optax.inject_hyperparams
 
+
 def register(*names: str, dimension_numbers: Any = None) -> None:
     """Adds recipes to the names that the command line knows.
 
@@ -44,9 +45,7 @@ def register(*names: str, dimension_numbers: Any = None) -> None:
         if hasattr(optax, name) and getattr(optax, name) is not getattr(om, name, None):
             raise ValueError(f"`names` must be new to optax, got {name!r}.")
         setattr(optax, name, getattr(om, name))
-    inject = functools.partial(
-        _inject_hyperparams, dimension_numbers=dimension_numbers
-    )
+    inject = functools.partial(_inject_hyperparams, dimension_numbers=dimension_numbers)
     optax.inject_hyperparams = inject
 
 

@@ -183,9 +183,7 @@ def used(changes: dict[str, Any] | None = None) -> _trial.Used:
     given = {"per_device_batch_size": 1, "run_name": "trial", **(changes or {})}
     local = {**LOCAL, "dataset_type": "synthetic", "base_output_directory": "unused"}
     config = pyconfig.initialize(_words({**MODEL, **local, **given}))
-    mesh = jax.sharding.Mesh(
-        maxtext_utils.create_device_mesh(config), config.mesh_axes
-    )
+    mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
     model = model_creation_utils.create_nnx_abstract_model(config, mesh)[1]
     numbers = muon_utils.get_muon_weight_dimension_numbers(model, config)
     params = nnx.to_pure_dict(nnx.split(model, nnx.Param, ...)[1])
