@@ -109,7 +109,7 @@ print(float(jnp.sqrt(jnp.mean(updates["kernel"] ** 2))), *updates["bias"].tolist
 @pytest.mark.broad
 def test_sharded_models(tmp_path):
     more = """
-assert jax.typeof(updates["up"]) == jax.typeof(params["up"])
+assert jax.typeof(updates["kernel"]) == jax.typeof(params["kernel"])
 stacks = [x for x in jax.tree.leaves(opt_state) if x.ndim == 3]
 print(len(jax.devices()), *{x.sharding.spec[0] for x in stacks})
 """
