@@ -44,7 +44,7 @@ def by_use(model: keras.Model, *inputs: Any, **options: Any) -> om.matrices.UseR
     Returns:
         The rule, by the paths of the weights.
     """
-    inputs = inputs or (jax.tree.map(_batch_of_two, model.input),)
+    inputs = inputs or (_inputs(model),)
     trained = {v.path: v.value for v in model.trainable_variables}
     _refuse_equal_paths(trained, model.trainable_variables)
     others = [v.value for v in model.non_trainable_variables]
@@ -56,13 +56,17 @@ def by_use(model: keras.Model, *inputs: Any, **options: Any) -> om.matrices.UseR
     return om.matrices.by_use(call, trained, *inputs, **options)
 
 
-def _batch_of_two(x: Any) -> jax.ShapeDtypeStruct:
-    rows, *shape = x.shape
-    if None in shape:
+def _inputs(model: keras.Model) -> Any:
+    """Shapes of what a model is called with, of two rows."""
+    known = getattr(model, "inputs", None)
+    if not known or any(None in x.shape[1:] for x in known):
         raise ValueError(
-            f"`inputs` must be given, since the model leaves sizes open: {x.shape}."
+            "`inputs` must be given, since the model does not know their shapes; pass "
+            "by_use(model, x), where x may be a jax.ShapeDtypeStruct."
         )
-    return jax.ShapeDtypeStruct((rows or 2, *shape), x.dtype)
+    of = lambda x: jax.ShapeDtypeStruct((x.shape[0] or 2, *x.shape[1:]), x.dtype)
+    found = list(map(of, known))
+    return found if len(found) > 1 else found[0]
 
 
 def _refuse_equal_paths(found: dict[str, Any], variables: list[Any]) -> None:
