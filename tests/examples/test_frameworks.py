@@ -125,27 +125,25 @@ def test_use_is_compared_with_the_table_and_with_what_the_framework_says(
     params = {
         "up": jnp.ones((4, 8)),
         "turned": jnp.ones((8, 8)),
-        "latents": jnp.ones((4, 4)),
+        "first": jnp.ones((4, 4)),
         "out": jnp.ones((8, 3)),
     }
 
     def call(p, x):
-        return (
-            jnp.tanh(jnp.tanh(x @ (p["latents"] @ p["up"])) @ p["turned"].T) @ p["out"]
-        )
+        return jnp.tanh(jnp.tanh(x @ (p["first"] @ p["up"])) @ p["turned"].T) @ p["out"]
 
     def used():
-        numbers = {"latents|up": None}  # Nothing is asked.
+        numbers = {"first|up": None}  # Nothing is asked.
         rule = om.matrices.by_use(call, params, jnp.ones((2, 4)), numbers=numbers)
         return _trial.Used(rule, params, om.matrices.by_path(exclude="out"))
 
-    table = {"up": "0 -> 1", "turned": "1 -> 0", "latents": "0 -> 1", "out": "other"}
+    table = {"up": "0 -> 1", "turned": "1 -> 0", "first": "0 -> 1", "out": "other"}
     monkeypatch.setattr(sys, "argv", ["trial", "used", str(tmp_path)])
     _trial.main(None, table, used)
     found = json.loads((tmp_path / "used.json").read_text())
     assert found["own"] == {"turned": ["0 -> 1", "1 -> 0"]}
     assert found["use"] == {}
-    assert found["asked"] == ["latents", "up"]
+    assert found["asked"] == ["first", "up"]
     assert uses.cells(found) == ("4", "3", "2, asks 2")
     table["turned"] = "0 -> 1"
     _trial.main(None, table, used)
