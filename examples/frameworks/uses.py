@@ -34,7 +34,8 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.names) - set(ENVIRONMENTS):
         parser.error(f"names must be among {', '.join(ENVIRONMENTS)}, got {unknown}")
-    rows, faults = [HEAD], []
+    rows: _report.Rows = [HEAD]
+    faults: list[str] = []
     for name in args.names or ENVIRONMENTS:
         try:
             versions, found = _run(name, ENVIRONMENTS[name], args.keep)
