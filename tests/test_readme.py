@@ -15,7 +15,7 @@ import optax_matrix as om
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-NAMES = ["quick start", "own method", "sharded models"]
+NAMES = ["quick start", "by use", "own method", "sharded models"]
 SCRIPT = ast.parse((ROOT / "examples" / "quickstart.py").read_text())
 
 
@@ -80,12 +80,17 @@ def test_the_quick_start_is_the_script():
 @pytest.mark.broad
 def test_quick_start_wins(tmp_path):
     """It prints the losses that the README shows, and MuonEq's is the smaller one."""
-    printed = _after(BLOCKS[0], "", tmp_path).splitlines()
+    printed = _after(BLOCKS[0], BLOCKS[1], tmp_path).splitlines()
+    printed, table = printed[:2], printed[2:]
     shown = re.findall(r"`(AdamW|MuonEq) +(0\.\d+)`", README)
     assert [name for name, _ in shown] == ["AdamW", "MuonEq"]
     losses = [float(line.split()[1]) for line in printed]
     assert losses == pytest.approx([float(loss) for _, loss in shown], rel=0.05)
     assert losses[1] < 0.8 * losses[0]
+    assert table[0].split() == ["leaf", "shape", "use", "verdict"]
+    verdicts = {line.split()[0]: line.split("  ")[-1] for line in table[1:]}
+    assert verdicts["layers/2/kernel"].startswith("matrix (0, 1")
+    assert verdicts["layers/6/kernel"].startswith("last layer")
 
 
 @pytest.mark.broad
@@ -96,7 +101,7 @@ params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
 updates, _ = tx.update(params, tx.init(params), params)
 print(float(jnp.sqrt(jnp.mean(updates["kernel"] ** 2))), *updates["bias"].tolist())
 """
-    rms, *bias = map(float, _after(BLOCKS[1], more, tmp_path).split())
+    rms, *bias = map(float, _after(BLOCKS[2], more, tmp_path).split())
     assert rms == pytest.approx(0.2 * 3e-3, rel=1e-3)
     assert bias == pytest.approx([-3e-3] * 5, rel=1e-3)  # Adam's first step.
 
@@ -108,7 +113,7 @@ assert jax.typeof(updates["kernel"]) == jax.typeof(params["kernel"])
 stacks = [x for x in jax.tree.leaves(opt_state) if x.ndim == 3]
 print(len(jax.devices()), *{x.sharding.spec[0] for x in stacks})
 """
-    printed = _after(BLOCKS[2], more, tmp_path)
+    printed = _after(BLOCKS[3], more, tmp_path)
     assert printed == "8 ('fsdp', 'tp')\n"
 
 

@@ -3,6 +3,12 @@
     register("muoneq")
     TrainingArguments(optimizer="muoneq", learning_rate=3e-3, ...)
 
+The model tells what its kernels are::
+
+    with model.mesh:
+        rule = om.matrices.by_use(model, input_ids)
+    register("muoneq", dimension_numbers=rule)
+
 Arguments of a recipe go into `extra_optimizer_kwargs`. `weight_decay` is that of the
 training arguments, which EasyDeL applies after the optimizer to all parameters.
 
@@ -29,15 +35,18 @@ _theirs = EasyDeLBaseModule._get_partition_rules
 _built: list[optax.GradientTransformation] = []  # The last one: EasyDeL trains with it.
 
 
-def register(*names: str) -> None:
+def register(*names: str, dimension_numbers: Any = None) -> None:
     """Adds recipes to EasyDeL's optimizers.
 
     Args:
         *names: Names of recipes, such as `"muoneq"`; `"muon"` is EasyDeL's own.
+        dimension_numbers: What `matrices.by_use` read from the model that they will
+            train; None lets names and shapes decide.
     """
     for name in names:
         recipe = getattr(om, name)
-        config = dataclasses.make_dataclass(f"{name}_config", _fields(recipe))
+        fields = _fields(recipe, dimension_numbers=dimension_numbers)
+        config = dataclasses.make_dataclass(f"{name}_config", fields)
         namespace = {"build": _build(recipe), "__annotations__": {"config": config}}
         builder = dataclasses.dataclass(type(name, (OptimizerBuilder,), namespace))
         register_optimizer(name)(builder)
@@ -58,10 +67,11 @@ def _rules(self: Any, partition_rules: Any) -> Any:
     return (*(rule for rule in found if "@" in rule[0]), *theirs)
 
 
-def _fields(recipe: Any) -> list[tuple[str, Any, Any]]:
+def _fields(recipe: Any, **given: Any) -> list[tuple[str, Any, Any]]:
     """The keyword arguments of a recipe, which its configuration consists of."""
     found = list(inspect.signature(recipe).parameters.values())[1:]
-    default = lambda p: 0.0 if p.name == "weight_decay" else p.default
+    given = {"weight_decay": 0.0, **given}
+    default = lambda p: given.get(p.name, p.default)
     return [(p.name, Any, dataclasses.field(default=default(p))) for p in found]
 
 

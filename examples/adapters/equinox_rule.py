@@ -1,5 +1,7 @@
 """Equinox: weights are `(out, in)`, and `weight` is also the name of other parameters.
 
+``om.matrices.by_use(model, batch)``, or ``by_use(loss, model, batch)``, reads what each
+of them is from the model. This rule is for where only its arrays are at hand.
 The optimizer goes where optax's was, in `init` with `eqx.filter(model,
 eqx.is_inexact_array)`; `update` takes the whole model, as in Equinox's examples.
 """

@@ -1,6 +1,11 @@
 """Keras on JAX: every recipe as a `keras.optimizers.Optimizer`.
 
-    model.compile(Matrix("muoneq", 3e-3), loss="mse")
+    table = by_use(model).table()
+    model.compile(Matrix("muoneq", 3e-3, table=table), loss="mse")
+
+`by_use` reads from the model which axes of its weights are inputs and outputs; `print`
+its rule to look at them. The table is part of the configuration of the optimizer, so a
+saved model has it. Without it, names and shapes decide.
 
 Schedules, callbacks that set `learning_rate`, clipping, accumulation, averages of
 weights, `model.save`, `keras.saving.load_model` and `BackupAndRestore` work as with
@@ -17,6 +22,7 @@ as Keras has it, into a model whose layers have other names but the same order.
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,6 +30,49 @@ import keras
 import numpy as np
 
 import optax_matrix as om
+
+
+def by_use(model: keras.Model, *inputs: Any, **options: Any) -> om.matrices.UseRule:
+    """Reads how a model uses its trainable weights, by its `stateless_call`.
+
+    Args:
+        model: A built model.
+        *inputs: What it is called with, as arrays or `jax.ShapeDtypeStruct`. They may
+            be left out if the model knows their shapes; a batch then has two rows.
+        **options: Those of `matrices.by_use`, such as `numbers`.
+
+    Returns:
+        The rule, by the paths of the weights.
+    """
+    inputs = inputs or (_inputs(model),)
+    trained = {v.path: v.value for v in model.trainable_variables}
+    _refuse_equal_paths(trained, model.trainable_variables)
+    others = [v.value for v in model.non_trainable_variables]
+
+    def call(params: dict[str, Any], *inputs: Any) -> Any:
+        values = [params[path] for path in trained]  # JAX sorts what it passes.
+        return model.stateless_call(values, others, *inputs)[0]
+
+    return om.matrices.by_use(call, trained, *inputs, **options)
+
+
+def _inputs(model: keras.Model) -> Any:
+    """Shapes of what a model is called with, of two rows."""
+    known = getattr(model, "inputs", None)
+    if not known or any(None in x.shape[1:] for x in known):
+        raise ValueError(
+            "`inputs` must be given, since the model does not know their shapes; pass "
+            "by_use(model, x), where x may be a jax.ShapeDtypeStruct."
+        )
+    of = lambda x: jax.ShapeDtypeStruct((x.shape[0] or 2, *x.shape[1:]), x.dtype)
+    found = list(map(of, known))
+    return found if len(found) > 1 else found[0]
+
+
+def _refuse_equal_paths(found: dict[str, Any], variables: list[Any]) -> None:
+    if len(found) < len(variables):
+        raise ValueError("`variables` must have different paths; name the layers.")
+
 
 # The output kernel of `MultiHeadAttention` is (heads, head_dim, out). Without patterns,
 # models that have none are not warned of.
@@ -41,6 +90,7 @@ class Matrix(keras.optimizers.Optimizer):
         learning_rate: Any = 1e-3,
         options: dict[str, Any] | None = None,
         owners: str | tuple[str, ...] | None = None,
+        table: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         """Looks the recipe up.
@@ -51,16 +101,20 @@ class Matrix(keras.optimizers.Optimizer):
             options: Arguments of the recipe: its own weight decay, for example.
             owners: Axes of the device mesh whose devices own whole matrices; None
                 shards state as the weights are.
+            table: What ``by_use(model).table()`` says of the weights; None lets names
+                and shapes decide.
             **kwargs: Those of every Keras optimizer.
         """
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.method, self.options = method, options or {}
         # JSON has lists.
         self.owners = tuple(owners) if isinstance(owners, list) else owners
+        self.table = table
         self._tx = self._recipe()
 
     def _recipe(self, **placement: Any) -> Any:
-        options = {"dimension_numbers": RULE, **placement, **self.options}
+        rule = RULE if self.table is None else om.matrices.by_path(table=self.table)
+        options = {"dimension_numbers": rule, **placement, **self.options}
         recipe = om.inject_hyperparams(getattr(om, self.method))
         return recipe(learning_rate=0.0, **options)
 
@@ -70,8 +124,7 @@ class Matrix(keras.optimizers.Optimizer):
             return
         super().build(variables)
         params = {v.path: v.value for v in variables}
-        if len(params) < len(variables):
-            raise ValueError("`variables` must have different paths; name the layers.")
+        _refuse_equal_paths(params, variables)
         if self.owners:
             at = {path: x.sharding for path, x in params.items()}
             placement = om.owners(self.owners, param_specs=at)
@@ -175,8 +228,8 @@ class Matrix(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """What makes the same optimizer again."""
-        config = {"method": self.method, "options": self.options, "owners": self.owners}
-        return {**super().get_config(), **config}
+        names = "method", "options", "owners", "table"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _is_label(keys: tuple) -> bool:

@@ -12,7 +12,14 @@ A program imports `register` (or copies it: fifteen lines) and names its recipes
 The fields are the recipe's keywords beside Levanter's own, with the recipe's defaults,
 weight decay included. Schedules and the decay mask are Levanter's. The axes of named
 arrays have names, and each linear layer says which of them it reduces:
-`matrices.infer` reads that. Levanter has a ``muon`` and a ``soap`` of its own, so ours
+`matrices.infer` reads that. A program that has its model at hand may read the rest by
+its use, behind these names, and look at the table of all leaves::
+
+    loss = lambda model, example: model.compute_next_token_loss(example, key=None)
+    rule = om.matrices.by_use(loss, model, example)
+    register(om.alice, dimension_numbers=rule)
+
+Levanter has a ``muon`` and a ``soap`` of its own, so ours
 need other names: ``register(om.soap, "om_soap")``.
 """
 
@@ -27,7 +34,11 @@ from levanter.optim.config import OptimizerConfig
 import optax_matrix as om
 
 
-def register(recipe: Any, name: str | None = None) -> type[OptimizerConfig]:
+def register(
+    recipe: Any,
+    name: str | None = None,
+    dimension_numbers: Any = om.matrices.infer,
+) -> type[OptimizerConfig]:
     """Makes a configuration of a recipe, which ``optimizer.type`` names."""
     own = dict(inspect.signature(recipe).parameters)
     for given in ("learning_rate", "weight_decay_mask", "dimension_numbers"):
@@ -37,7 +48,7 @@ def register(recipe: Any, name: str | None = None) -> type[OptimizerConfig]:
         options = {field: getattr(self, field) for field in own}
         mask = self.build_weight_decay_mask()
         options["weight_decay_mask"] = True if mask is None else mask
-        options["dimension_numbers"] = om.matrices.infer
+        options["dimension_numbers"] = dimension_numbers
         tx = lambda learning_rate: recipe(learning_rate, **options)
         # Levanter logs the learning rate of this state.
         return optax.inject_hyperparams(tx)(self.lr_scheduler(num_train_steps))

@@ -140,6 +140,34 @@ def axes_by_name(numbers: Any, model: Any) -> om.matrices.PathRule:
     return om.matrices.PathRule(of_leaf)
 
 
+def by_use(
+    model: Any, config: Any, mesh: Any = None, **options: Any
+) -> om.matrices.UseRule:
+    """Reads from a model, which may be abstract, what it uses each kernel for.
+
+    Args:
+        model: The model of MaxText.
+        config: Its configuration.
+        mesh: Its mesh; None for that of the model.
+        **options: Those of `matrices.by_use`, such as `numbers`.
+
+    Returns:
+        The rule, which `print` shows as a table.
+    """
+    import flax.linen as nn
+
+    shape = (config.micro_batch_size_to_train_on, config.max_target_length)
+    ints = jax.ShapeDtypeStruct(shape, "int32")  # Tokens, positions, segments.
+
+    def call(model, tokens, positions, segments):
+        options = {"decoder_segment_ids": segments, "enable_dropout": False}
+        return model(tokens, positions, **options)
+
+    mesh = model.mesh if mesh is None else mesh
+    with jax.set_mesh(mesh), nn.logical_axis_rules(config.logical_axis_rules):
+        return om.matrices.by_use(call, model, ints, ints, ints, **options)
+
+
 def with_keywords_of_muon(
     recipe: Callable[..., Any],
     *,

@@ -5,7 +5,8 @@
 
 The trainer passes its parameters as a tuple, so that their paths are numbers. Each
 parameter has the label that it has in the model, and named axes; axes that a layer
-neither reduces nor produces are batch axes.
+neither reduces nor produces are batch axes. ``om.matrices.by_use`` needs none of this
+where a function of the tuple of parameters is at hand.
 """
 
 import re

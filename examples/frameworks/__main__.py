@@ -73,11 +73,11 @@ def _run(
         folder = pathlib.Path(scratch)
         home = (keep or folder) / "-".join(("env", name))
         try:
-            python, versions = _installed(environment, home)
+            python, versions = installed(environment, home)
             for phase in ("first", "resumed"):
                 command = [python, "-m", f"examples.frameworks.{name}", phase, folder]
-                variables = _variables(environment, folder / "compiled")
-                run = subprocess.run(command, cwd=ROOT, env=variables)
+                settings = variables(environment, folder / "compiled")
+                run = subprocess.run(command, cwd=ROOT, env=settings)
                 if run.returncode:
                     error = f"the {phase} process ended with {run.returncode}"
                     return _report.Result(versions, error=error)
@@ -91,7 +91,7 @@ def _run(
                 shutil.rmtree(home, ignore_errors=True)
 
 
-def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
+def installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
     """The environment's interpreter, and the versions of the framework and of JAX."""
     if environment.source and not os.environ.get(environment.source):
         raise Skipped(f"set {environment.source} to a checkout of its source")
@@ -121,7 +121,7 @@ def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
     return python, ", ".join(map(" ".join, pairs))
 
 
-def _variables(environment: Environment, compiled: pathlib.Path) -> dict[str, str]:
+def variables(environment: Environment, compiled: pathlib.Path) -> dict[str, str]:
     """Eight devices on the processor, this checkout and the framework's source."""
     paths = [str(ROOT), os.environ.get(environment.source or "", "")]
     return {

@@ -45,12 +45,12 @@ def faults(result: Result) -> Iterator[str]:
 def lines(name: str, result: Result) -> str:
     """A framework's part of the table, and its faults."""
     wrong = "\n".join(f"  FAULT {fault}" for fault in faults(result))
-    return "\n".join(filter(None, [_aligned(_rows(name, result)), wrong]))
+    return "\n".join(filter(None, [aligned(_rows(name, result)), wrong]))
 
 
 def table(results: Mapping[str, Result]) -> str:
     """All frameworks, a row for each method."""
-    return _aligned([HEAD, *(r for n, x in results.items() for r in _rows(n, x))])
+    return aligned([HEAD, *(r for n, x in results.items() for r in _rows(n, x))])
 
 
 def status(results: Mapping[str, Result]) -> int:
@@ -65,20 +65,15 @@ def page(results: Mapping[str, Result]) -> str:
     for name, result in results.items():
         first, *rest = _rows(name, result)
         cells += [first, *(("", "", *row[2:]) for row in rest)]
+    dates = " and ".join(sorted({x.date for x in results.values()}))
+    return f"Run on {dates} by ``make test-frameworks``:\n\n{list_table(cells)}"
+
+
+def list_table(cells: Rows) -> str:
+    """Rows as a page has them, the first one as their head."""
     rows = ["   * - " + "\n     - ".join(row) for row in cells]
     body = [line.rstrip() for row in rows for line in row.split("\n")]
-    dates = " and ".join(sorted({x.date for x in results.values()}))
-    return "\n".join(
-        [
-            f"Run on {dates} by ``make test-frameworks``:",
-            "",
-            ".. list-table::",
-            "   :header-rows: 1",
-            "",
-            *body,
-            "",
-        ]
-    )
+    return "\n".join([".. list-table::", "   :header-rows: 1", "", *body, ""])
 
 
 def _rows(name: str, result: Result) -> Rows:
@@ -118,7 +113,8 @@ def _apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     return "equal" if gap == 0 else f"{gap:.1e}"
 
 
-def _aligned(rows: Rows) -> str:
+def aligned(rows: Rows) -> str:
+    """Columns of equal width."""
     widths = (
         [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     )

@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -50,6 +50,21 @@ class Run:
 Train = Callable[[str, int, pathlib.Path | None], Run]
 
 
+class Used(NamedTuple):
+    """A model of a framework, read in two ways.
+
+    Attributes:
+        rule: What `matrices.by_use` says of it.
+        params: The parameters as the optimizer sees them (for `groups`).
+        own: What the framework says of them: its numbers, or the names of its axes;
+            None for the default rule.
+    """
+
+    rule: om.matrices.UseRule
+    params: Any
+    own: Any = None
+
+
 def recipe(method: str, learning_rate: Any = None, **options: Any) -> Any:
     """One of our recipes, at its rate and with the options of a small model."""
     rate = METHODS[method] if learning_rate is None else learning_rate
@@ -89,8 +104,23 @@ def _axes(view: om.matrices.MatrixView | None) -> str:
     return f"{name(view.reduction_axes)} -> {name(view.output_axes)}"
 
 
-def main(train: Train, table: dict[str, str]) -> None:
-    """Runs one of the two processes, and writes what it found.
+def groups_by_use(rule: om.matrices.UseRule) -> dict[str, str]:
+    """`groups` by the use alone, without axis names; ``"asks"`` if it does not tell."""
+    return {v.path: _group_of(v) for v in rule.verdicts}
+
+
+def _group_of(verdict: Any) -> str:
+    if verdict.kind in ("unclear", "not used"):
+        return "asks"
+    numbers = verdict.numbers if verdict.kind == "matrix" else None
+    leaf = jax.ShapeDtypeStruct(verdict.shape, "float32")
+    return groups({"": leaf}, lambda _: {"": numbers})[""]
+
+
+def main(
+    train: Train, table: dict[str, str], used: Callable[[], Used] | None = None
+) -> None:
+    """Runs one of the processes, and writes what it found.
 
     Args:
         train: Trains the framework's smallest model with a method (a name in
@@ -99,8 +129,15 @@ def main(train: Train, table: dict[str, str]) -> None:
             there is one, and leaves one at the end.
         table: The group of every leaf as the model's authors would have it, in the
             words of `groups`.
+        used: Makes the model and reads it by use, for the process ``used``, which
+            `examples.frameworks.uses` starts.
     """
     phase, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    if phase == "used":
+        assert used is not None
+        found = _used(used(), table)
+        (folder / "used.json").write_text(json.dumps(found))
+        return
     (folder / "checkpoints").mkdir(exist_ok=True)
     report = {}
     for method in METHODS:
@@ -132,6 +169,23 @@ def _first(train: Train, method: str, kept: pathlib.Path, table: dict) -> dict:
 
 def _resumed(train: Train, method: str, kept: pathlib.Path, _: dict) -> dict:
     return {"losses": train(method, STEPS, kept).losses}
+
+
+def _used(model: Used, table: dict[str, str]) -> dict[str, Any]:
+    print(model.rule, flush=True)
+    used, own = groups_by_use(model.rule), groups(model.params, model.own)
+    wrong = lambda found: {
+        path: [found.get(path), table.get(path)]
+        for path in {**table, **found}
+        if found.get(path) not in (table.get(path), "asks")
+    }
+    asked = [path for path, group in used.items() if group == "asks"]
+    return {
+        "leaves": len(table),
+        "own": wrong(own),
+        "use": wrong(used),
+        "asked": asked,
+    }
 
 
 _PHASES = {"first": _first, "resumed": _resumed}

@@ -7,7 +7,9 @@ import datasets
 import easydel as ed
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+import optax_matrix as om
 from examples.adapters import easydel as adapter
 from examples.frameworks import _trial
 
@@ -95,5 +97,14 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(trainer.losses, state.opt_state, state.graphstate)
 
 
+def used() -> _trial.Used:
+    """The model by its call, on its mesh."""
+    net = model()
+    with net.mesh:
+        tokens = _trial.tokens(0, BATCH, LENGTH, VOCABULARY)
+        rule = om.matrices.by_use(net, tokens.astype(np.int32))
+    return _trial.Used(rule, nnx.state(net, nnx.Param))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+import optax_matrix as om
 from examples.adapters import equinox_rule
 from examples.frameworks import _trial
 
@@ -139,5 +140,13 @@ def _optimizer(method):
     return _trial.recipe(method, dimension_numbers=RULE)
 
 
+def used() -> _trial.Used:
+    """The model by its loss."""
+    model = Model(jax.random.key(0))
+    tokens = _trial.tokens(0, BATCH, LENGTH + 1, VOCABULARY)
+    rule = om.matrices.by_use(_loss, model, tokens)
+    return _trial.Used(rule, eqx.filter(model, eqx.is_inexact_array), RULE)
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

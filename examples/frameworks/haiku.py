@@ -121,5 +121,12 @@ def _optimizer(method, specs):
     return _trial.recipe(method, dimension_numbers=RULE, placement=placement)
 
 
+def used() -> _trial.Used:
+    """The model by its loss."""
+    tokens = _trial.tokens(0, BATCH, LENGTH + 1, VOCABULARY)
+    params = jax.eval_shape(MODEL.init, jax.random.key(0), tokens)
+    return _trial.Used(om.matrices.by_use(_loss, params, tokens), params, RULE)
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

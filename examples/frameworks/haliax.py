@@ -163,5 +163,13 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(losses, state, model, rule)
 
 
+def used() -> _trial.Used:
+    """The model by its call; on its own, the names of its axes."""
+    model = Model.init(jax.random.key(0))
+    tokens = hax.named(_trial.tokens(0, Batch.size, Pos.size, Vocab.size), (Batch, Pos))
+    rule = om.matrices.by_use(model, tokens)
+    return _trial.Used(rule, model, om.matrices.infer(model))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

@@ -14,6 +14,7 @@ import optax
 from flax import linen as nn
 from kauldron import konfig, kontext
 
+import optax_matrix as om
 from examples.frameworks import _trial
 
 with konfig.imports():
@@ -143,5 +144,14 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(losses, state.opt_state, state.params)
 
 
+def used() -> _trial.Used:
+    """The model by `apply`."""
+    tokens = _trial.tokens(0, BATCH, LENGTH + 1, VOCABULARY)
+    model = Model()
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    call = lambda params, tokens: model.apply({"params": params}, tokens)
+    return _trial.Used(om.matrices.by_use(call, params, tokens), params)
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

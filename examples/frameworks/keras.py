@@ -8,7 +8,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import keras
 import numpy as np
 
-from examples.adapters.keras_optimizer import RULE, Matrix
+from examples.adapters.keras_optimizer import RULE, Matrix, by_use
 from examples.frameworks import _trial
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 64, 32, 2, 8, 16
@@ -113,5 +113,12 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(losses.found, state, params, RULE)
 
 
+def used() -> _trial.Used:
+    """The model by `stateless_call`."""
+    net = model()
+    params = {v.path: v.value for v in net.trainable_variables}
+    return _trial.Used(by_use(net), params, RULE)
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

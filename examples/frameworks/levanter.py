@@ -175,5 +175,18 @@ def losses(method: str, rate: float, seed: int, steps: int) -> list[float]:
     return found
 
 
+def used() -> _trial.Used:
+    """The model by its loss of one example; on its own, the names of its axes."""
+    config = configuration({"type": "adam"}, width=64, layers=2, heads=4)
+    Vocab = hax.Axis("vocab", VOCABULARY)
+    model = config.model.build(Vocab, key=jax.random.PRNGKey(0))
+    tokens = np.zeros(LENGTH, np.int32)
+    example = LmExample.causal(hax.named(tokens, hax.Axis("position", LENGTH)))
+    loss = lambda model, example: model.compute_next_token_loss(example, key=None)
+    rule = om.matrices.by_use(loss, model, example)
+    params = trainables_only(model, True)
+    return _trial.Used(rule, params, om.matrices.infer(params))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

@@ -148,5 +148,15 @@ def _optimizer(method, specs):
     return _trial.recipe(method, placement=placement)
 
 
+def used() -> _trial.Used:
+    """The model by `apply`, without its boxes; on its own, their logical names."""
+    tokens = _trial.tokens(0, BATCH, LENGTH, VOCABULARY)
+    boxed = jax.eval_shape(Model().init, jax.random.key(0), tokens)["params"]
+    params = nn.unbox(boxed)
+    call = lambda params, tokens: Model().apply({"params": params}, tokens)
+    rule = om.matrices.by_use(call, params, tokens)
+    return _trial.Used(rule, params, om.matrices.infer(boxed))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

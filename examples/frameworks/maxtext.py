@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import optax_matrix as om
-from examples.adapters.maxtext import use
+from examples.adapters.maxtext import axes_by_name, by_use, use
 from examples.frameworks import _trial, losses as text
 
 VOCABULARY, BATCH, LENGTH = 64, 8, 32
@@ -160,12 +160,35 @@ def _run(
             # Only its padding is used: the tokens are in the records.
             "tokenizer_path": f"{MAXTEXT_PKG_DIR}/assets/tokenizers/tokenizer.llama2",
         }
-        base = f"{MAXTEXT_PKG_DIR}/configs/base.yml"
-        words = (f"{name}={value}" for name, value in config.items())
-        config, recorder = trainer.initialize(["", base, *words])
+        config, recorder = trainer.initialize(_words(config))
         state = trainer.train_loop(config, recorder)
         lines = metrics.read_text().splitlines()
     return state, [json.loads(line)["learning/loss"] for line in lines]
+
+
+def _words(config: dict[str, Any]) -> list[str]:
+    """A configuration as the command line has it."""
+    from maxtext.utils.globals import MAXTEXT_PKG_DIR
+
+    base = f"{MAXTEXT_PKG_DIR}/configs/base.yml"
+    return ["", base, *(f"{name}={value}" for name, value in config.items())]
+
+
+def used(changes: dict[str, Any] | None = None) -> _trial.Used:
+    """The abstract model by its call; on its own, the numbers of MaxText's Muon."""
+    from flax import nnx
+    from maxtext.configs import pyconfig
+    from maxtext.utils import maxtext_utils, model_creation_utils, muon_utils
+
+    given = {"per_device_batch_size": 1, "run_name": "trial", **(changes or {})}
+    local = {**LOCAL, "dataset_type": "synthetic", "base_output_directory": "unused"}
+    config = pyconfig.initialize(_words({**MODEL, **local, **given}))
+    mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
+    model = model_creation_utils.create_nnx_abstract_model(config, mesh)[1]
+    numbers = muon_utils.get_muon_weight_dimension_numbers(model, config)
+    params = nnx.to_pure_dict(nnx.split(model, nnx.Param, ...)[1])
+    own = axes_by_name(numbers, model)
+    return _trial.Used(by_use(model, config, mesh), params, own)
 
 
 def _write(file: pathlib.Path, batches: Iterable[np.ndarray]) -> None:
@@ -201,4 +224,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "owners":
         owners(pathlib.Path(sys.argv[2]))
     else:
-        _trial.main(train, TABLE)
+        _trial.main(train, TABLE, used)

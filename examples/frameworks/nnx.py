@@ -131,5 +131,14 @@ def _optimizer(method, params):
     return _trial.recipe(method, placement=placement)
 
 
+def used() -> _trial.Used:
+    """The model by its own call."""
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        model = Model(nnx.Rngs(0))
+        rule = om.matrices.by_use(model, _trial.tokens(0, BATCH, LENGTH, VOCABULARY))
+    return _trial.Used(rule, nnx.state(model, nnx.Param))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

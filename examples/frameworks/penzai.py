@@ -14,6 +14,7 @@ from penzai import pz
 from penzai.models.transformer.variants import llamalike_common as llama
 from penzai.toolshed import basic_training, sharding_util
 
+import optax_matrix as om
 from examples.adapters import penzai_rule
 from examples.frameworks import _trial
 
@@ -107,5 +108,21 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(losses, trainer.state.value.opt_state, held()[0], rule)
 
 
+def used() -> _trial.Used:
+    """The model by a function of the tuple of its parameters, as the trainer has it."""
+    model = llama.build_llamalike_transformer(
+        CONFIG, init_base_rng=jax.random.key(0), name="model"
+    )
+    bare, params = pz.unbind_params(model, freeze=True)
+
+    def call(params, tokens):
+        inputs = pz.nx.wrap(tokens).tag("batch", "seq")
+        return pz.bind_variables(bare, params)(inputs)
+
+    tokens = _trial.tokens(0, BATCH, LENGTH, VOCABULARY)
+    rule = om.matrices.by_use(call, params, tokens)
+    return _trial.Used(rule, params, penzai_rule.rule(model, "lm_head"))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

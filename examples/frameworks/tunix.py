@@ -12,6 +12,7 @@ from tunix.models.qwen3.model import ModelConfig, Qwen3
 from tunix.sft import hooks, peft_trainer, utils as masks
 from tunix.utils import mesh as meshes
 
+import optax_matrix as om
 from examples.adapters import tunix as adapter
 from examples.frameworks import _trial
 
@@ -160,5 +161,17 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
     return _trial.Run(losses.found, state, nnx.state(trainer.model, nnx.Param))
 
 
+def used() -> _trial.Used:
+    """The model by its call, with what the trainer passes."""
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (jax.sharding.AxisType.Auto,) * 2)
+    net, tokens = model(mesh), _trial.tokens(0, BATCH, LENGTH, VOCABULARY)
+    mask = np.ones(tokens.shape, bool)
+    x = inputs(peft_trainer.TrainingInput(input_tokens=tokens, input_mask=mask))
+    del x["input_mask"]
+    call = lambda net, x: net(**x, cache=None)
+    rule = om.matrices.by_use(call, net, x)
+    return _trial.Used(rule, nnx.state(net, nnx.Param))
+
+
 if __name__ == "__main__":
-    _trial.main(train, TABLE)
+    _trial.main(train, TABLE, used)

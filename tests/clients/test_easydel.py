@@ -45,6 +45,15 @@ def test_the_factory_gives_the_recipe():
     assert_close(got["up"], want["up"])
 
 
+def test_the_rule_of_a_model_reaches_the_factory():
+    rule = om.matrices.by_path(exclude="kernel")
+    adapter.register("muoneq", dimension_numbers=rule)
+    rate = SchedulerConfig(learning_rate=0.01)
+    tx = OptimizerFactory.create("muoneq", rate, clip_grad=None)[0]
+    shapes = [x.shape for x in jax.tree.leaves(jax.eval_shape(tx.init, PARAMS))]
+    assert (1, 16, 8) not in shapes
+
+
 class Net(nnx.Module):
     config = None
 

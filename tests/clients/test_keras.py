@@ -1,5 +1,6 @@
 """Keras on JAX: the recipe behind `compile`, `fit`, `save` and callbacks."""
 
+import json
 import os
 import re
 
@@ -17,7 +18,7 @@ keras = pytest.importorskip("keras")
 if keras.backend.backend() != "jax":
     pytest.skip("Keras runs on another backend", allow_module_level=True)
 
-from examples.adapters.keras_optimizer import RULE, Matrix
+from examples.adapters.keras_optimizer import RULE, Matrix, by_use
 
 # Keras 3.15 meets a deprecation of NumPy 2 in its own code.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -183,3 +184,37 @@ def test_a_weight_without_a_gradient_is_left_alone():
     net.optimizer.apply([None, *ones[1:]], variables)
     same = [np.array_equal(b, v.value) for b, v in zip(before, variables, strict=True)]
     assert same == [True, False, False, False]
+
+
+def test_the_model_tells_the_axes_of_its_weights():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    x = start = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, name="table")(x)
+    x = x + layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    x = layers.Conv1D(8, 3, padding="same", name="conv1d")(x)
+    net = keras.Model(start, layers.Dense(11, name="out")(x))
+    rule = by_use(net)
+    sides = {
+        path: (numbers.reduction_axis, numbers.output_axis)
+        for path, numbers in rule.numbers
+        if numbers
+    }
+    assert sides.pop("attention/attention_output/kernel") == ((0, 1), 2)
+    assert sides.pop("conv1d/kernel") == ((0, 1), 2)
+    names = ("query", "key", "value")
+    assert sides == {f"attention/{name}/kernel": (0, (1, 2)) for name in names}
+    made = Matrix("muoneq", 1e-2, table=json.loads(json.dumps(rule.table())))
+    again = Matrix.from_config(made.get_config())
+    made.build(net.trainable_variables)
+    again.build(net.trainable_variables)
+    assert made._structure == again._structure
+    assert any("8x24" in v.path for v in again.variables)  # The convolution.
+
+
+def test_open_sizes_of_inputs_are_asked_for():
+    net = keras.Sequential([keras.Input((None, 3)), keras.layers.Dense(4)])
+    with pytest.raises(ValueError, match="`inputs` must be given"):
+        by_use(net)
+    shape = jax.ShapeDtypeStruct((2, 5, 3), "float32")
+    assert by_use(net, shape, numbers={"kernel": None}).numbers

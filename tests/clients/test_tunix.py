@@ -92,6 +92,20 @@ def test_what_shapes_the_state_is_static():
 
 
 @pytest.mark.usefixtures("registered")
+def test_the_rule_of_a_model_reaches_the_command_line():
+    params = {"up": {"kernel": np.ones((8, 16), "f")}}
+    call = lambda p, x: jnp.tanh(x @ p["up"]["kernel"].T) @ p["up"]["kernel"]
+    rule = om.matrices.by_use(
+        call, params, np.ones((2, 16), "f"), numbers={"kernel": None}
+    )
+    for given, matrices in ((rule, False), (None, True)):
+        tunix.register("muoneq", dimension_numbers=given)
+        state = jax.eval_shape(from_command_line("muoneq").init, params)
+        stacks = [x for x in jax.tree.leaves(state) if x.shape == (1, 16, 8)]
+        assert bool(stacks) == matrices
+
+
+@pytest.mark.usefixtures("registered")
 def test_others_are_injected_as_before():
     tx = from_command_line("adamw", b1=0.8)
     want = INJECT(optax.adamw, hyperparam_dtype=jnp.float32)(SCHEDULE, b1=0.8)

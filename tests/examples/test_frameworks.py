@@ -7,7 +7,8 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from examples.frameworks import _report, _trial
+import optax_matrix as om
+from examples.frameworks import _report, _trial, uses
 from examples.frameworks._environments import ENVIRONMENTS
 
 LOSSES = [3.0, 2.0, 1.5, 1.0]
@@ -116,3 +117,35 @@ def test_a_leaf_that_differs_from_the_table_is_found(
 @pytest.mark.parametrize("method", [m for m in _trial.METHODS if m != "adamw"])
 def test_every_method_takes_its_options(method):
     assert hasattr(_trial.recipe(method), "update")
+
+
+def test_use_is_compared_with_the_table_and_with_what_the_framework_says(
+    monkeypatch, tmp_path
+):
+    params = {
+        "up": jnp.ones((4, 8)),
+        "turned": jnp.ones((8, 8)),
+        "first": jnp.ones((4, 4)),
+        "out": jnp.ones((8, 3)),
+    }
+
+    def call(p, x):
+        return jnp.tanh(jnp.tanh(x @ (p["first"] @ p["up"])) @ p["turned"].T) @ p["out"]
+
+    def used():
+        numbers = {"first|up": None}  # Nothing is asked.
+        rule = om.matrices.by_use(call, params, jnp.ones((2, 4)), numbers=numbers)
+        return _trial.Used(rule, params, om.matrices.by_path(exclude="out"))
+
+    table = {"up": "0 -> 1", "turned": "1 -> 0", "first": "0 -> 1", "out": "other"}
+    monkeypatch.setattr(sys, "argv", ["trial", "used", str(tmp_path)])
+    _trial.main(None, table, used)
+    found = json.loads((tmp_path / "used.json").read_text())
+    assert found["own"] == {"turned": ["0 -> 1", "1 -> 0"]}
+    assert found["use"] == {}
+    assert found["asked"] == ["first", "up"]
+    assert uses.cells(found) == ("4", "3", "2, asks 2")
+    table["turned"] = "0 -> 1"
+    _trial.main(None, table, used)
+    found = json.loads((tmp_path / "used.json").read_text())
+    assert found["use"] == {"turned": ["1 -> 0", "0 -> 1"]}
