@@ -35,7 +35,7 @@ def test_the_norm_is_a_bound_and_not_a_loose_one(b):
 
 @pytest.mark.broad
 def test_blocks_within_the_bound_move_freely_and_others_along_the_edge():
-    q = 0.1 * np.asarray(linalg.from_skew(np.float32(skew(7, 3))))
+    q = 0.1 * np.asarray(linalg.from_skew(jnp.float32(skew(7, 3))))
     update = np.stack([0 * q[0], q[1] * 20, q[2] / 7])
     tx = limit_skew_norm(5.0)
     step = jax.jit(lambda u, q: tx.update({"w": u}, tx.init({"w": q}), {"w": q})[0])
