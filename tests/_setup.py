@@ -104,6 +104,17 @@ def x64():
         yield
 
 
+@pytest.fixture
+def unprobed():
+    """`on_matrices` without its probe, which compiles the chain of each test.
+
+    For tests of states alone. With `monkeypatch` they would forget all traces.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("optax_matrix.tree._wrapper.refuse_coupling", lambda *_: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def traces(request):
     """A test that patches the library gets no trace from before, and leaves none."""

@@ -26,9 +26,10 @@ from optax_matrix._paths import (
     named_leaves,
     path_name,
 )
+from optax_matrix.checkpoint._chosen import Masks, chosen_entries, masks_like
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.quantization.packing import QuantizedState
-from optax_matrix.stacks.identities import FILLER, identities
+from optax_matrix.stacks.identities import FILLER
 from optax_matrix.stacks.layout import Group, Layout, group_matrices
 from optax_matrix.transforms.low_rank import (
     OrthogonalizeLowRankState,
@@ -44,8 +45,6 @@ from optax_matrix.transforms.second_moments import PreconditionState
 from optax_matrix.transforms.stochastic_primitives import SpoState
 from optax_matrix.tree.holders import check_itself
 from optax_matrix.tree.state import check_one_run, check_structure, is_state, states_in
-
-Masks = Mapping[str, Array]
 
 # Fields that belong to whole matrices, by the state that has them. What a block keeps
 # in another frame (a subspace, an eigenbasis, permuted rows) depends on all entries of
@@ -117,7 +116,7 @@ def reset_state(
         [False, True, False]
     """
     check_itself(opt_state, "opt_state")
-    masks = _masks(where, params)
+    masks = masks_like(where, params)
     old, rebox = unboxed(opt_state)
     for _, node in states_in(old):
         check_one_run(node)
@@ -131,7 +130,7 @@ def reset_state(
     leaves = list(_leaves_of(old, layouts))
 
     def run(masks: Masks, fresh: Any, old: Any) -> Any:
-        chosen = [_entries(layout, masks) for layout in layouts.values()]
+        chosen = [chosen_entries(layout, masks) for layout in layouts.values()]
         entries = {name: x for stacks in chosen for name, x in stacks.items()}
         new = [
             _reset(leaf, entries, masks, *pair)
@@ -170,61 +169,12 @@ def _places(state: Any) -> list:
     return [arrays, [path_name(keys) for keys, _ in states_in(state)]]
 
 
-def _masks(where: Any, params: Any) -> dict[str, Array]:
-    """The mask of every parameter, by path, in its shape."""
-    try:
-        given = named_leaves(jax.tree.broadcast(where, params))
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            "`where` must be a tree or prefix tree of `params` with bools or masks, "
-            f"got {jax.tree.structure(where)}; give True or False to every parameter."
-        ) from error
-    masks = {}
-    for path, leaf in named_leaves(params).items():
-        mask, shape = given[path], np.shape(leaf)
-        dtype = mask.dtype if hasattr(mask, "dtype") else np.asarray(mask).dtype
-        if dtype != np.bool_:
-            raise ValueError(
-                f"`where` must hold bools, got {dtype} for {path!r}; compare, as in "
-                "mask > 0."
-            )
-        try:
-            masks[path] = jnp.broadcast_to(mask, shape)
-        except ValueError as error:
-            raise ValueError(
-                f"`where` must hold masks that broadcast to the parameters, got shape "
-                f"{np.shape(mask)} for {path!r} of shape {shape}; add axes of size 1."
-            ) from error
-    return masks
-
-
 def _check_layouts(layouts: Mapping[frozenset[str], Layout], state: Any) -> None:
     if any(frozenset(node.manifest) not in layouts for _, node in states_in(state)):
         raise ValueError(
             "`tx` must be the transformation itself, but its `init` is wrapped (in "
             "jax.jit, say), which hides its stacks; pass it unwrapped."
         )
-
-
-def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
-    """Which entries of each stack are chosen, ``(count, m, n)``."""
-    entries = {}
-    for name, group in layout.groups.items():
-        pieces, known = [], list[tuple[int, int]]()
-        for path, piece in dict.fromkeys((m.path, m.piece) for m in group.members):
-            if path not in masks:
-                raise ValueError(
-                    f"`params` must hold all that `tx` trains, but lack {path!r}; pass "
-                    "the tree that tx.init gets."
-                )
-            pieces.append(layout.views[path].to_matrices(masks[path][None])[piece])
-            ids = identities(path, piece, np.arange(len(pieces[-1])))
-            known.extend(map(tuple, ids.tolist()))
-        pieces.append(jnp.zeros((1, group.rows, group.cols), bool))
-        row = {identity: i for i, identity in enumerate([*known, FILLER])}
-        order = [row[identity] for identity in map(tuple, group.ids.tolist())]
-        entries[name] = jnp.concatenate(pieces)[np.array(order)]
-    return entries
 
 
 def _reset(leaf: _StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:

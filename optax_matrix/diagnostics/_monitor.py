@@ -1,7 +1,6 @@
 """Statistics of updates while a model trains, kept in the optimizer's state."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +13,10 @@ from optax_matrix._mesh import without_axes
 from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, at_every
+from optax_matrix.diagnostics._measures import BLOCKS, OF_STACKS, OF_UPDATES, itself
 from optax_matrix.diagnostics._monitor_state import MonitorState, crc_of, values_of
-from optax_matrix.diagnostics._norms import orthogonality_error
-from optax_matrix.linalg.lapack import svd
-from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
-from optax_matrix.matrices.decisions import decide
+from optax_matrix.matrices.decisions import decide, views_of
+from optax_matrix.matrices.view import MatrixView
 from optax_matrix.tree.state import states_in
 
 _OPAQUE: Any = object()  # `optax.tree.map_params` finds no parameters below it.
@@ -94,8 +91,9 @@ def monitor(
     outer = {name: OF_UPDATES[name] for name in measures if name in OF_UPDATES}
     often = lambda name: dataclasses.replace(OF_STACKS[name], every=every)
     wanted = {name: often(name) for name in measures if name in OF_STACKS}
-    wanted |= {n: Measure(_itself, (n,), tuple(s)) for n, s in captures.items()}
+    wanted |= {n: Measure(itself, (n,), tuple(s)) for n, s in captures.items()}
     keeps_previous = "update_cosine" in measures
+    views_in = _views_by_form(dimension_numbers)
 
     def init_fn(params):
         with within(measures=_with_outer(wanted)):
@@ -105,8 +103,8 @@ def monitor(
             count = None if every == 1 else _OPAQUE
             return MonitorState(_OPAQUE, _OPAQUE, previous, state, count)
         _check_reports(wanted, state)
-        decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
-        zero = lambda path: _zeros(decisions[path].view, leaves[path])
+        views, leaves = views_in(params), named_leaves(params)
+        zero = lambda path: _zeros(views.get(path), leaves[path])
         paths = {path: jnp.asarray(crc_of(path)) for path in leaves}
         previous = optax.tree.zeros_like(params) if keeps_previous else None
         count = None if every == 1 else jnp.zeros((), jnp.int32)
@@ -125,8 +123,8 @@ def monitor(
             )
         trees = {"u": new, "g": updates, "w": params, "last": state.previous}
         leaves = {name: named_leaves(tree) for name, tree in trees.items()}
-        decisions = decide(new if params is None else params, dimension_numbers)
-        measured = lambda: _measured(outer, decisions, leaves)
+        views = views_in(new if params is None else params)
+        measured = lambda: _measured(outer, views, leaves)
         values = at_every(every, state.count, measured, state.values)
         previous = None
         if keeps_previous:  # In the dtype of `init`, or a scan would refuse the state.
@@ -137,15 +135,30 @@ def monitor(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
+def _views_by_form(dimension_numbers: Any) -> Callable[[Any], dict[str, MatrixView]]:
+    """A function from a tree to its views, which decides once for trees of one form."""
+    known: dict[Any, dict[str, MatrixView]] = {}
+
+    def views_in(tree: Any) -> dict[str, MatrixView]:
+        leaves, structure = jax.tree.flatten(tree)
+        kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
+        form = structure, tuple(map(kind, leaves))
+        if form not in known:
+            known[form] = views_of(decide(tree, dimension_numbers))
+        return known[form]
+
+    return views_in
+
+
 def _measured(
     measures: Mapping[str, Callable[..., jax.Array]],
-    decisions: Mapping[str, Any],
+    views: Mapping[str, MatrixView],
     leaves: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, jax.Array]]:
     """The value of each measure and path; ``leaves`` has its arguments by path."""
 
     def value(measure, path):
-        axes = _axes(decisions[path].view, leaves["u"][path])
+        axes = _axes(views.get(path), leaves["u"][path])
         have = {n: x[path] for n, x in leaves.items() if path in x}
         of = lambda have: measure(axes, **have).astype(jnp.float32)
         return without_axes(of, axes, have["u"])(have)
@@ -219,87 +232,3 @@ def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
                 f"`measures` and `captures` must be of blocks that the optimizer has, "
                 f"got {name!r}, which needs {blocks}; leave it out."
             )
-
-
-def _scaled(x, axes):
-    """An array divided by its largest entry, whose squares do not vanish; the entry."""
-    x = widened(x)
-    peak = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
-    return safe_divide(x, peak), jnp.squeeze(peak, axes)
-
-
-def _square(x):
-    return jnp.real(x * jnp.conj(x))
-
-
-def _norm(x, axes):
-    """Norms in one pass; in two if a sum of squares overflows or underflows."""
-    x = widened(x)
-    plain = jnp.sum(_square(x), axes)
-    limits = jnp.finfo(x.dtype)
-    is_exact = (plain > limits.tiny / limits.eps**2) & (plain < limits.max)
-
-    def careful(x, _):
-        unit, peak = _scaled(x, axes)
-        return peak * jnp.sqrt(jnp.sum(_square(unit), axes))
-
-    of_plain = lambda _, plain: jnp.sqrt(plain)
-    return jax.lax.cond(jnp.all(is_exact), of_plain, careful, x, plain)
-
-
-def _cosine(x, y, axes):
-    x, y = _scaled(x, axes)[0], _scaled(y, axes)[0]
-    norms = jnp.sqrt(jnp.sum(_square(x), axes) * jnp.sum(_square(y), axes))
-    return safe_divide(jnp.sum(jnp.real(x * jnp.conj(y)), axes), norms)
-
-
-def _rms(axes, u, **_):
-    count = math.prod(u.shape[a] for a in axes)
-    return _norm(u, axes) / max(count, 1) ** 0.5
-
-
-def _orthogonality_error(d):
-    """Of the direction, divided by the mean norm of the vectors of its shorter side."""
-    size = matrix_norm(d) / min(d.shape[-2:]) ** 0.5
-    return orthogonality_error(safe_divide(widened(d), size))
-
-
-def _outside(d, m):
-    """Share of the direction outside of the columns and rows of the momentum."""
-    d, m = (widened(x) for x in (d, m))
-    d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
-    u, s, vt = svd(m)
-    noise = jnp.finfo(s.dtype).eps * max(m.shape[-2:]) * s[..., :1]
-    live = (s > noise).astype(d.dtype)
-    u, vt = u * live[..., None, :], vt * live[..., :, None]
-    inside = full_dot(u, full_dot(full_dot(full_dot(u.mT, d), vt.mT), vt))
-    square = lambda x: jnp.sum(x * x, axis=(-2, -1))
-    return safe_divide(square(d - inside), square(d))
-
-
-def _itself(x):
-    return x
-
-
-OF_UPDATES: dict[str, Callable[..., jax.Array]] = {
-    "update_rms": _rms,
-    "update_to_weight": lambda axes, u, w, **_: safe_divide(
-        _norm(u, axes), _norm(w, axes)
-    ),
-    "gradient_cosine": lambda axes, u, g, **_: -_cosine(u, g, axes),
-    "update_cosine": lambda axes, u, last, **_: _cosine(u, last, axes),
-}
-OF_STACKS = {
-    "orthogonality_error": Measure(_orthogonality_error, ("direction",)),
-    "outside_momentum": Measure(_outside, ("direction", "momentum")),
-    "limited": Measure(_itself, ("limited",)),
-    "bounded": Measure(_itself, ("bounded",)),
-}
-# Which block reports a value.
-BLOCKS = {
-    "direction": "on_matrices",
-    "momentum": "momentum",
-    "polar_input": "orthogonalize",
-    "limited": "limit_norm_growth",
-    "bounded": "scale_by_second_moment",
-}

@@ -92,7 +92,7 @@ one of them takes (a renewal, say) is computed for all at every step:
 >>> def first_step(rate):
 ...     tx = om.muon(rate)
 ...     return tx.update(params, tx.init(params), params)[0]
->>> jax.vmap(first_step)(jnp.array([0.01, 0.02]))["kernel"].shape
+>>> jax.jit(jax.vmap(first_step))(jnp.array([0.01, 0.02]))["kernel"].shape
 (2, 4, 8)
 
 **In mid-training.** A run that began with `optax.contrib.muon`, `optax.adamw` or an
@@ -125,7 +125,7 @@ weights; ``hold="recovered"`` then stores no copy of them. ``examples/finetune.p
 compares these methods with AdamW and LoRA.
 
 >>> tx = om.sinkgd(1e-3, other=optax.set_to_zero())
->>> updates, state = tx.update(params, tx.init(params), params)
+>>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
 >>> float(jnp.abs(updates["bias"]).max())
 0.0
 

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections import defaultdict
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,12 +37,12 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
     scanned.
 
     Returns for each stack the set of each matrix, int32 ``(count,)``, and the number of
-    sets. Inside the step of sharded owners the arrays are traced.
+    sets. Arrays are NumPy's, but traced ones inside the step of sharded owners.
     """
     groups = layout.groups.values()
     _check_sides(layout)
     if sharing == "global" or not groups:
-        return {g.name: jnp.zeros(g.count, jnp.int32) for g in groups}, 1
+        return {g.name: np.zeros(g.count, np.int32) for g in groups}, 1
     layers, depth = _layers_of(layout)
     if not depth:
         raise ValueError(
@@ -89,8 +90,9 @@ def _places(group: Group, layers: np.ndarray, depth: int) -> np.ndarray:
 def _look_up(group: Group, places: np.ndarray) -> ArrayLike:
     """The place of each matrix of the stack, found by its identity."""
     known = [identities(m.path, m.piece, np.arange(m.count)) for m in group.members]
-    same = jnp.all(jnp.asarray(group.ids)[:, None] == np.concatenate(known), axis=-1)
-    return jnp.sum(same * places.astype(np.int32), axis=-1, dtype=jnp.int32)
+    xp: Any = np if isinstance(group.ids, np.ndarray) else jnp
+    same = xp.all(xp.asarray(group.ids)[:, None] == np.concatenate(known), axis=-1)
+    return xp.sum(same * places.astype(np.int32), axis=-1, dtype=np.int32)
 
 
 def _layers_of(layout: Layout) -> tuple[dict[Member, np.ndarray], int]:

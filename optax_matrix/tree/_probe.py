@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -115,50 +116,66 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
 
 
 def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
+    run = _runner(build, layouts, needs_params)
     with jax.ensure_compile_time_eval(), jax.debug_nans(False):
-        alone, joined = (_runner(build, layout, needs_params) for layout in layouts)
-        found = alone(), joined(), joined(is_loud=True)
+        (alone, joined), (_, loud) = run(), run(is_loud=True)
+    found = alone, joined, loud
     if len({jax.tree.structure(tree) for tree in found}) > 1:
         return True
     leaves = zip(*map(jax.tree.leaves, found), strict=True)
     return not all(_independent(*map(np.asarray, same)) for same in leaves)
 
 
-def _runner(build: Build, layout: Layout, needs_params: bool) -> Callable:
-    """A function that returns updates and state after a few steps."""
-    tx = lambda: optax.with_extra_args_support(build(layout))
-    x = _stacks(layout, 0, is_loud=False)
-    with within(layout=layout):
-        init = _compiled(lambda x: tx().init(x), x)
-        args = x, init(x), x if needs_params else None
-        update = _compiled(lambda *args: tx().update(*args), *args)
+def _runner(build: Build, layouts: list[Layout], needs_params: bool) -> Callable:
+    """A function that returns updates and state of each layout after a few steps.
 
-    def run(is_loud: bool = False):
-        *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))
-        params = last if needs_params else None
-        state, outputs = init(last), []
-        for stacks in steps:
-            updates, state = update(stacks, state, params)
-            outputs.append(updates)
-        return jax.tree.map(_raw, (outputs, state))
+    All layouts are in one program, because the time goes into compiling programs.
+    """
+
+    def each(method: str, *args: Any) -> list:
+        found = []
+        for layout, own in zip(layouts, zip(*args, strict=True), strict=True):
+            with within(layout=layout):
+                tx = optax.with_extra_args_support(build(layout))
+                found.append(getattr(tx, method)(*own))
+        return found
+
+    none = [None] * len(layouts)
+    stacks = lambda *args: [_stacks(layout, *args) for layout in layouts]
+    x = stacks(0, False)
+    init, states = _compiled(partial(each, "init"), x)
+    args = x, states, x if needs_params else none
+    update, _ = _compiled(partial(each, "update"), *args)
+
+    def run(is_loud: bool = False) -> Any:
+        *steps, last = (stacks(seed, is_loud) for seed in range(_STEPS + 1))
+        params = last if needs_params else none
+        states, outputs = init(last), []
+        for x in steps:
+            results = update(x, states, params)
+            states = [state for _, state in results]
+            outputs.append([updates for updates, _ in results])
+        return jax.tree.map(_raw, list(zip(*outputs, states, strict=True)))
 
     return run
 
 
-def _compiled(f: Callable, *args: Any) -> Callable:
-    """`f` for arguments like these, with a stand-in for each tracer that it reads.
+def _compiled(f: Callable, *args: Any) -> tuple[Callable, Any]:
+    """`f` for arguments like these, and the shapes of its result.
 
-    Under the user's `jax.jit`, a learning rate, say, has no value yet.
+    Under the user's `jax.jit`, a learning rate, say, has no value yet: each tracer that
+    `f` reads gets a stand-in. `f` is traced and compiled here and not inside of
+    `ensure_compile_time_eval`, which would run each constant as a program of its own.
     """
     from jax.extend.core import jaxpr_as_fun  # This loads Pallas: slow.
 
     is_traced = lambda x: isinstance(x, jax.core.Tracer)
-    known = lambda x: jnp.full(x.shape, _STAND_IN, x.dtype) if is_traced(x) else x
+    known = lambda x: np.full(x.shape, _STAND_IN, x.dtype) if is_traced(x) else x
     jaxpr, result = jax.make_jaxpr(f, return_shape=True)(*args)
     jaxpr = jaxpr.replace(consts=[*map(known, jaxpr.consts)])
-    run = jax.jit(jaxpr_as_fun(jaxpr))
+    run = jax.jit(jaxpr_as_fun(jaxpr)).lower(*jax.tree.leaves(args)).compile()
     structure = jax.tree.structure(result)
-    return lambda *args: structure.unflatten(run(*jax.tree.leaves(args)))
+    return lambda *args: structure.unflatten(run(*jax.tree.leaves(args))), result
 
 
 def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:

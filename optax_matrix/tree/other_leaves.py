@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from optax_matrix._paths import map_named
@@ -59,16 +60,19 @@ def climbs(tx: optax.GradientTransformation, leaves: Any) -> bool:
     where a mask needs the whole tree. False where it cannot be known before the step,
     as with traced rates.
     """
+
+    def along(grads: Any, params: Any) -> Any:
+        updates, _ = tx.update(grads, tx.init(params), params)
+        return optax.tree.vdot(updates, grads)
+
     for tree in ({"bias": 0}, leaves):
-        try:
-            with jax.ensure_compile_time_eval():
-                grads, params = (
-                    jax.tree.map(lambda _, x=x: jnp.full(2, x), tree)
-                    for x in (1.0, 0.0)
-                )
-                updates, _ = tx.update(grads, tx.init(params), params)
-                along: Any = optax.tree.vdot(updates, grads)
-                return bool(along > 0)
+        numbers = [
+            jax.tree.map(lambda _, x=x: np.full(2, x, jnp.result_type(float)), tree)
+            for x in (1.0, 0.0)
+        ]
+        try:  # One program; op by op it would be twenty to thirty.
+            found = jax.jit(along).lower(*numbers).compile()(*numbers)
+            return float(found) > 0
         except Exception:  # Of any optimizer's code, of any kind.
             continue
     return False

@@ -62,8 +62,11 @@ def hyperball(
         As in `transforms.finish_step`. The authors leave embeddings, heads and vectors
         to Adam; so does a recipe as ``inner``.
     """
+    build: Any = finish_step("hyperball", learning_rate)
+    if isinstance(learning_rate, jax.Array):  # It must reach the step as an argument.
+        build = jax.tree_util.Partial(_on_sphere, rate=learning_rate)
     step = on_matrices(
-        jax.tree_util.Partial(_on_sphere, rate=learning_rate),
+        build,
         name="hyperball",
         dimension_numbers=dimension_numbers,
         needs_params=True,

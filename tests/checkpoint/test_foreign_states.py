@@ -18,6 +18,8 @@ from optax_matrix.checkpoint import (
     to_portable,
 )
 
+pytestmark = pytest.mark.usefixtures("unprobed")
+
 PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
 SAME = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
 
@@ -63,11 +65,6 @@ WRAPPED = {
     ),
     "steps": lambda tx: optax.MultiSteps(om.on_matrices(tx), 2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_probe(monkeypatch):
-    monkeypatch.setattr("optax_matrix.tree._wrapper.refuse_coupling", lambda *_: None)
 
 
 @pytest.mark.broad

@@ -17,15 +17,12 @@ from optax_matrix.checkpoint import (
 )
 from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED
 
+# The states alone are used.
+pytestmark = pytest.mark.usefixtures("unprobed")
+
 PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
 KINDS = {"b": bool, "i": np.int32, "f": np.float32, "c": np.complex64, "U": str}
 PLACED = {"block_size": 8, "min_size": 1}
-
-
-@pytest.fixture(autouse=True)
-def _no_probe(monkeypatch):
-    """The states alone are used; the probe would compile every chain."""
-    monkeypatch.setattr("optax_matrix.tree._wrapper.refuse_coupling", lambda *_: None)
 
 
 def kind(x):

@@ -13,6 +13,9 @@ from _registry import TABLE, small
 import optax_matrix as om
 from optax_matrix.checkpoint import check_restored, from_portable, to_portable
 
+# The states alone are used.
+pytestmark = pytest.mark.usefixtures("unprobed")
+
 PARAMS = {"kernel": np.arange(16, dtype=np.float32).reshape(4, 4)}
 SIDED = {
     name: word
@@ -20,12 +23,6 @@ SIDED = {
     for word in ("side", "orientation")
     if word in inspect.signature(recipe).parameters
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_probe(monkeypatch):
-    """The states alone are used; the probe would compile every chain."""
-    monkeypatch.setattr("optax_matrix.tree._wrapper.refuse_coupling", lambda *_: None)
 
 
 def made(name, side):

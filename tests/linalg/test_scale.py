@@ -126,3 +126,11 @@ def test_usable_matrices_are_finite_and_not_zero():
     assert usable.shape == (5, 1, 1)
     assert usable.ravel().tolist() == [True, False, False, False, False]
     assert np.ravel(jax.jit(is_some)(x[:2])).tolist() == [True, False]
+
+
+def test_eps_is_added_to_the_norm_of_the_matrix_over_its_largest_entry():
+    x = np.float32(gaussian(3, 4))
+    run = jax.jit(lambda x: module.wide_unit_norm(x, 0.5, jnp.float32)[0])
+    unit = x / np.abs(x).max()
+    want = unit / (np.linalg.norm(unit) + 0.5)
+    np.testing.assert_allclose(run(1e3 * x), want, rtol=1e-6)

@@ -62,6 +62,11 @@ def test_directions_are_no_optimizer(recipe):
     assert "optax.scale_by_learning_rate" in text
 
 
+def test_a_short_step_may_be_an_ascent_too():
+    (text,) = said(om.muoneq(0.01, other=optax.scale(1e-6)))
+    assert "points along the gradient" in text
+
+
 def test_without_other_leaves_there_is_nothing_to_say():
     tx = om.racs(COSINE, other_learning_rate=0.01)
     assert said(tx, {"kernel": BOTH["kernel"]}) == []

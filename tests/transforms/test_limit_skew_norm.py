@@ -35,18 +35,18 @@ def test_the_norm_is_a_bound_and_not_a_loose_one(b):
 
 @pytest.mark.broad
 def test_blocks_within_the_bound_move_freely_and_others_along_the_edge():
-    q = 0.1 * linalg.from_skew(jnp.float32(skew(7, 3)))
-    update = jnp.zeros_like(q).at[1].set(q[1] * 20).at[2].set(q[2] / 7)
+    q = 0.1 * np.asarray(linalg.from_skew(jnp.float32(skew(7, 3))))
+    update = np.stack([0 * q[0], q[1] * 20, q[2] / 7])
     tx = limit_skew_norm(5.0)
-    limited, _ = tx.update({"w": update}, tx.init({"w": q}), {"w": q})
-    np.testing.assert_array_equal(limited["w"][::2], update[::2])
-    new = q + limited["w"]
-    ratio = np.asarray(new[1] / q[1])
+    step = jax.jit(lambda u, q: tx.update({"w": u}, tx.init({"w": q}), {"w": q})[0])
+    limited = np.asarray(step(update, q)["w"])
+    np.testing.assert_array_equal(limited[::2], update[::2])
+    new = q + limited
+    ratio = new[1] / q[1]
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
-    norm = linalg.skew_norm(linalg.to_skew(new, 7))
+    norm = jax.jit(lambda x: linalg.skew_norm(linalg.to_skew(x, 7)))(new)
     np.testing.assert_allclose(norm[1], 5.0, rtol=1e-5)
-    nan, _ = tx.update(update * jnp.nan, tx.init(q), q)
-    assert jnp.isnan(nan).all()
+    assert np.isnan(step(update * np.nan, q)["w"]).all()
     # Blocks of one row and column have nothing to turn.
     empty = jnp.asarray(zeros(3, 0))
     assert tx.update(empty, tx.init(empty), empty)[0].shape == (3, 0)

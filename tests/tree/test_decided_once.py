@@ -59,6 +59,11 @@ def test_update_decides_nothing_again():
     assert not any(found.values()), found
 
 
+def test_nor_does_a_monitor():
+    tx = om.diagnostics.monitor(om.muon(0.1), ("update_rms", "update_cosine"))
+    assert deciding(traced(tx)) == set()
+
+
 @pytest.mark.slow
 def test_no_recipe_decides_again():
     found = {name: again(name) for name in RECIPES}

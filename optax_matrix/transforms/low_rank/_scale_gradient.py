@@ -57,13 +57,12 @@ def scale_gradient(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax
+        >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> combine = om.transforms.scale_gradient("tensor", scale=4.0)
         >>> tx = om.project_low_rank(optax.scale(0.5), combine=combine, rank=1)
         >>> w = {"w": jnp.array([[3.0, 0.0], [1.0, 2.0]])}
-        >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()  # sqrt(4) 0.5 G
+        >>> jax.jit(tx.update)(w, tx.init(w))[0]["w"].round(3).tolist()  # sqrt(4) 0.5 G
         [[3.0..., 0.0], [1.0, 2.0]]
 
     References:
