@@ -31,6 +31,7 @@ from optax_matrix._arguments._checks import (
     check_rank,
     check_rate,
     check_share,
+    check_weight as check_weight,
 )
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
