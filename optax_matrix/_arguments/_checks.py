@@ -203,6 +203,12 @@ def check_rank(name: str, value: Any) -> None:
         )
 
 
+def check_exponent(name: str, value: Any) -> None:
+    """Raises unless a value is a static number above zero, such as an exponent."""
+    refuse_arrays(name, value)
+    check_positive(name, value)
+
+
 def refuse_arrays(name: str, value: Any) -> None:
     """Raises if a number that decides about shapes or loops is an array."""
     if isinstance(value, jax.Array):

@@ -12,7 +12,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``equilibration``          ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 ``orthogonalization``      ``U V'`` of the SVD ``M = U S V'``
 ``norm_balls``             ``argmax <M, D>`` over ``|D| <= 1``
-``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``;
+``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-p) M R^(-p)``;
                            ``P M Q``, with P and Q that whiten gradients
 ``rotation``               ``R f(R' M)``, R orthogonal
 ``low_rank``               ``U f(U' G)``, U with few orthonormal columns

@@ -1,4 +1,4 @@
-"""`with_state`: what a function of one matrix gets and keeps, and what it may not do."""
+"""`with_state`: what a function of one matrix gets, keeps, and may not do."""
 
 import jax
 import jax.numpy as jnp
@@ -69,9 +69,10 @@ def test_gradient_and_parameters_are_widened_and_the_update_keeps_its_dtype():
     np.testing.assert_array_equal(own["a"], half["a"])
     assert own["a"].dtype == half["a"].dtype
     assert state.held["a"].dtype == np.float32
-    tx = with_state(lambda x, s, g, w: (g + w, s))
+    tx = with_state(lambda _, s, g, w: (g + w, s))
     (both,), _ = steps(tx, [half], half, gradient=twice)
-    np.testing.assert_array_equal(both["a"], 3 * np.float32(half["a"]).astype("bfloat16"))
+    want = (3 * np.float32(half["a"])).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(both["a"], want)
     assert seen == [(np.float32, np.float32, None)]
 
 
@@ -98,6 +99,7 @@ def test_wrong_arguments_are_named():
         with_state(lambda x, s, *_: (x, s)).init({"b": np.ones(3)})
 
 
+@pytest.mark.broad
 def test_a_function_that_couples_matrices_is_refused():
     tx = om.on_matrices(with_state(lambda x, s, *_: (x / jnp.linalg.norm(x), s)))
     with pytest.raises(ValueError, match="treat each matrix of a stack by itself"):

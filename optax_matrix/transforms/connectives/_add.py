@@ -68,8 +68,8 @@ def add(
 
         The direction of Lion, whose sign has another rate (0.9) than its state (0.99):
 
-        >>> weights = 0.9 / 0.99, 1 - 0.9 / 0.99
-        >>> blend = om.transforms.add(om.momentum(0.99), optax.identity(), weights=weights)
+        >>> parts, share = (om.momentum(0.99), optax.identity()), 0.9 / 0.99
+        >>> blend = om.transforms.add(*parts, weights=(share, 1 - share))
         >>> lion = optax.chain(blend, optax.scale_by_sign())
     """
     if not parts:

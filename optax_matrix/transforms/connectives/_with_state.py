@@ -131,6 +131,7 @@ def _numbers(start: Any) -> Callable[[jax.Array], Any]:
     def make(x: jax.Array) -> Any:
         shape = (*x.shape[:-2], 1, 1)
         dtype = lambda number: jnp.int32 if isinstance(number, int) else x.dtype
-        return jax.tree.map(lambda number: jnp.full(shape, number, dtype(number)), start)
+        each = lambda number: jnp.full(shape, number, dtype(number))
+        return jax.tree.map(each, start)
 
     return make
