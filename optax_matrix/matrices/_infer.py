@@ -1,7 +1,8 @@
 """Dimension numbers from a model's logical axis names."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optax_matrix._paths import named_leaves
@@ -90,21 +91,41 @@ def infer(
 
     def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
         clear = {n: role for n, role in roles.items() if n not in may_be_mesh_axes}
-
-        def of_leaf(path: str, leaf: Any) -> Answer:
-            path_of_box = path if path in names else without_index(path)
-            found = names.get(path_of_box, ())
-            if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
-                return otherwise(path, leaf)
-            known = sides.get(path_of_box)
-            told = roles if path_of_box in logical else clear
-            return _by_names(found, told, layers, known) or otherwise(path, leaf)
-
-        return of_leaf
+        told = {path: roles if path in logical else clear for path in names}
+        return _OfLeaf(names, told, sides, tuple(layers), otherwise, full)
 
     every = {name: role for name, role in roles.items() if role != "vocab"}
     full = rule(every, default_full_rule, full=True)
     return PathRule(rule(roles, default_rule, full=False), full)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OfLeaf:
+    """The rule of one model; no closure, so that it pickles.
+
+    Attributes:
+        names: Names of the axes of each parameter that has them, by path.
+        roles: What those names mean there.
+        sides: Names of the input and output axes, where the layer has them.
+        layers: Names of axes of layers.
+        otherwise: The rule of other leaves.
+        full: Whether embeddings and heads are matrices.
+    """
+
+    names: dict[str, tuple]
+    roles: dict[str, dict[str, str]]
+    sides: dict[str, tuple[tuple, tuple]]
+    layers: tuple[str, ...]
+    otherwise: Callable[[str, Any], Answer]
+    full: bool
+
+    def __call__(self, path: str, leaf: Any) -> Answer:
+        box = path if path in self.names else without_index(path)
+        found, answer = self.names.get(box, ()), None
+        if not is_excluded(path, leaf, self.full) and len(found) == len(leaf.shape):
+            known, sides = self.roles.get(box, {}), self.sides.get(box)
+            answer = _by_names(found, known, self.layers, sides)
+        return answer or self.otherwise(path, leaf)
 
 
 def _by_names(

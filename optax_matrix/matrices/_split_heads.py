@@ -67,20 +67,19 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
         )
     rule = by_path(otherwise=otherwise)
 
-    def split(of_leaf: Any) -> Any:
-        def of_each(path: str, leaf: Any) -> Any:
-            numbers, why = of_leaf(path, leaf)
-            known = is_dimension_numbers(numbers)
-            if not known or not _PROJECTIONS.search(own_names(path)):
-                return numbers, why
-            split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
-            return split, f"{why}, split by heads"
-
-        return of_each
-
-    full = rule.full and split(rule.full)
+    split = lambda of_leaf: partial(_split, of_leaf, head_dim)
     patterns = *rule.patterns, ("heads", _PROJECTIONS)
-    return PathRule(split(rule.of_leaf), full, patterns)
+    return PathRule(split(rule.of_leaf), rule.full and split(rule.full), patterns)
+
+
+def _split(of_leaf: Any, head_dim: int | None, path: str, leaf: Any) -> Any:
+    """The answer of a rule with heads apart; no closure, so that rules pickle."""
+    numbers, why = of_leaf(path, leaf)
+    known = is_dimension_numbers(numbers)
+    if not known or not _PROJECTIONS.search(own_names(path)):
+        return numbers, why
+    split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
+    return split, f"{why}, split by heads"
 
 
 def _by_heads(

@@ -170,7 +170,12 @@ def test_without_a_side_a_matrix_passes_as_it_is():
 def test_an_inner_transformation_works_in_whitened_coordinates():
     g = gaussian(4, 6)
     block = om.precondition(
-        om.orthogonalize(polar_svd), power=1 / 8, decay=0.9, graft=True, eps=0.0, side="out"
+        om.orthogonalize(polar_svd),
+        power=1 / 8,
+        decay=0.9,
+        graft=True,
+        eps=0.0,
+        side="out",
     )
     got, _ = last(block, g[None])
     left = ref.symmetric_power(g @ g.T, -1 / 8)
