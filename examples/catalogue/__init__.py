@@ -12,8 +12,8 @@ a restatement in NumPy. None of them is a recipe: take one as the start of yours
 ``python -m examples.catalogue`` compares all of them with their restatements. The
 groups say what a method needs: blocks alone, a kernel in place of the polar factor, a
 sum of blocks, a number or matrices as state, the weights, or a manifold on which they
-stay. Methods that need a partner of each matrix (LoRA-Muon, circuit Muon), or statistics
-of the forward pass (Newton-Muon), will be groups of their own.
+stay. Methods that need a partner of each matrix (LoRA-Muon, circuit Muon) or statistics
+of the forward pass (Newton-Muon) will be groups of their own.
 """
 
 from examples.catalogue import (

@@ -151,8 +151,8 @@ def freon():
     .. math::
         \Delta = (G G^\top)^{-c} G, \qquad G = M / \|M\|_F
 
-    Source: `arXiv:2605.11181 <https://arxiv.org/abs/2605.11181>`__. Left out: other norms
-    than Frobenius', and iterations by products.
+    Source: `arXiv:2605.11181 <https://arxiv.org/abs/2605.11181>`__. Left out: norms
+    other than Frobenius', and iterations by products.
     """
     size = lambda s: jnp.linalg.norm(s, axis=-1, keepdims=True)
     kernel = spectral(lambda s: (s / size(s)) ** (1 - 2 * 0.75))

@@ -1,4 +1,4 @@
-"""Steps along a manifold: what stays as it is are norms or singular values of weights."""
+"""Steps along a manifold: norms or singular values of the weights stay as they are."""
 
 import functools
 
