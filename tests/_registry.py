@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 import optax_matrix as om
+from optax_matrix.linalg.scale import matrix_norm, safe_divide
 from optax_matrix.recipes import METHODS
 
 TABLE = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
@@ -81,9 +82,9 @@ _KERNELS = {
 
 
 def _by_average_norm(x, norm, *_):
-    size = om.linalg.scale.matrix_norm(x)
+    size = matrix_norm(x)
     norm = jnp.where(size > 0, jnp.maximum(0.9 * norm, size), norm)
-    return om.linalg.scale.safe_divide(x, norm), norm
+    return safe_divide(x, norm), norm
 
 
 BLOCKS = {

@@ -29,7 +29,7 @@ def main(names=()):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        "examples.catalogue", description=__doc__.splitlines()[0]
+        "examples.catalogue", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("names", nargs="*", choices=[[], *METHODS], default=[])
     main(parser.parse_args().names)

@@ -63,8 +63,9 @@ class Method:
         return worst
 
     def _restated(self, gradients: Any, kept: Any, weights: Any) -> Any:
-        assert self.restated is not None
-        of = lambda n, i: self.restated(
+        restated = self.restated
+        assert restated is not None
+        of = lambda n, i: restated(
             gradients[n][i], kept.setdefault((n, i), {}), weights[n][i]
         )
         return {

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 
 import optax_matrix as om
+from optax_matrix.linalg.scale import matrix_norm, safe_divide as safe_divide
 
 polar = om.linalg.polar_svd
-norm = om.linalg.scale.matrix_norm
+norm = matrix_norm
 svd = partial(jnp.linalg.svd, full_matrices=False)
 
 

@@ -6,7 +6,14 @@ import optax
 
 import optax_matrix as om
 from examples.catalogue.method import Method
-from examples.catalogue.parts import average, count, norm, polar, polar64
+from examples.catalogue.parts import (
+    average,
+    count,
+    norm,
+    polar,
+    polar64,
+    safe_divide,
+)
 
 NEEDS = "a number per matrix"
 with_gradient, with_state = om.transforms.with_gradient, om.transforms.with_state
@@ -16,7 +23,7 @@ def _by_average_norm(x, state, gradient, _):
     root, weight = state
     root = jnp.hypot(0.99**0.5 * root, 0.01**0.5 * norm(gradient))
     weight = 0.99 * weight + 0.01
-    return om.linalg.scale.safe_divide(x * jnp.sqrt(weight), root), (root, weight)
+    return safe_divide(x * jnp.sqrt(weight), root), (root, weight)
 
 
 @Method
@@ -49,7 +56,7 @@ def _(g, kept, _w):
 def _by_sum_of_squares(x, root, gradient, _):
     size = jnp.minimum(norm(gradient), 5.0)
     root = jnp.hypot(root, size)
-    return om.linalg.scale.safe_divide(x * size, root), root
+    return safe_divide(x * size, root), root
 
 
 @Method
@@ -83,7 +90,7 @@ def _damped_columns(x, usual, momentum, _):
     energy = jnp.sum(momentum**2, axis=-2, keepdims=True)
     median = jnp.quantile(energy, 0.5, axis=-1, keepdims=True)
     usual = jnp.where(usual == 0, median, 0.99 * usual + 0.01 * median)
-    ratio = om.linalg.scale.safe_divide(energy, usual)
+    ratio = safe_divide(energy, usual)
     return x * jnp.clip(1 / (1 + jnp.log1p(ratio)), 0.2, 1), usual
 
 

@@ -5,7 +5,7 @@ import optax
 
 import optax_matrix as om
 from examples.catalogue.method import Method
-from examples.catalogue.parts import average, count, norm, polar, polar64
+from examples.catalogue.parts import average, count, norm, polar, polar64, with_weights
 
 NEEDS = "a sum"
 add, identity = om.transforms.add, optax.identity()
@@ -125,7 +125,7 @@ def dion_soft_muon():
     Source: branch ``soft-muon-schatten`` of `dion
     <https://github.com/microsoft/dion>`__. Left out: Schatten norms between the two.
     """
-    unit = optax.stateless_with_tree_map(lambda m, _: m / norm(m))
+    unit = with_weights(lambda m, _: m / norm(m))
     blend = add(om.orthogonalize(polar), unit, weights=(0.7, 0.3))
     return optax.chain(om.momentum(0.95), blend)
 

@@ -36,7 +36,7 @@ def nora():
     """
     along = lambda m, w: jnp.sum(m * w, axis=-1, keepdims=True) / rows(w) ** 2 * w
     across = with_weights(lambda m, w: m - along(m, w))
-    unit = optax.stateless_with_tree_map(lambda x, _: x / rows(x))
+    unit = with_weights(lambda x, _: x / rows(x))
     return optax.chain(om.momentum(0.95), across, unit)
 
 

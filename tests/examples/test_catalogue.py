@@ -7,8 +7,8 @@ from examples import catalogue
 from examples.catalogue import __main__ as command
 
 pytestmark = pytest.mark.usefixtures("x64")
-# Powers of Gram matrices of few gradients amplify rounding.
-ERRORS = {"pmuon": 1e-8, "sso": 1e-8, "fismo": 1e-8, "cans": 1e-6}
+# Powers of Gram matrices of few gradients amplify rounding; what is injected is float32.
+ERRORS = {"pmuon": 1e-8, "sso": 1e-8, "fismo": 1e-8, "dynmuon": 1e-7}
 
 
 @pytest.mark.broad

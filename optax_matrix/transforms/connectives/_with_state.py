@@ -34,7 +34,7 @@ def with_state(
     A number of the state has the shape ``(..., 1, 1)``, so that it multiplies its
     matrix. An average of a norm x whose squares cannot overflow is
     ``jnp.hypot(b**0.5 * s, (1 - b) ** 0.5 * x)``; a maximum is ``jnp.maximum(s, x)``.
-    ``linalg.scale.matrix_norm`` is a norm that neither overflows nor vanishes.
+    ``matrix_norm`` of ``optax_matrix.linalg.scale`` neither overflows nor vanishes.
 
     Args:
         step: ``step(x, state, gradient, params)`` returns the update and the new state.
