@@ -7,7 +7,7 @@ from examples import catalogue
 from examples.catalogue import __main__ as command
 
 pytestmark = pytest.mark.usefixtures("x64")
-# Powers of Gram matrices of few gradients amplify rounding; what is injected is float32.
+# Powers of Gram matrices amplify rounding; injected numbers are float32.
 ERRORS = {"pmuon": 1e-8, "sso": 1e-8, "fismo": 1e-8, "dynmuon": 1e-7}
 
 
