@@ -6,4 +6,7 @@ of one matrix and a state, such as one number for each matrix.
 """
 
 from optax_matrix.transforms.connectives._add import add as add
-from optax_matrix.transforms.connectives._with_state import with_state as with_state
+from optax_matrix.transforms.connectives._with_state import (
+    WithStateState as WithStateState,
+    with_state as with_state,
+)

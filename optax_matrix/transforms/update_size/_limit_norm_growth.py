@@ -1,5 +1,7 @@
 """Limiting how fast the norm of an update may grow (Fira, RACS, Alice)."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -7,7 +9,18 @@ import optax
 from optax_matrix._arguments import AtLeastOne, checked
 from optax_matrix._surroundings.observation import is_observed, report
 from optax_matrix.linalg.scale import matrix_norm, safe_divide
-from optax_matrix.transforms.connectives import with_state
+from optax_matrix.transforms.connectives import WithStateState, with_state
+
+
+class LimitNormGrowthState(NamedTuple):
+    r"""State of `limit_norm_growth`.
+
+    Attributes:
+        norm: Per leaf the remembered norm :math:`\phi`, shape ``(..., 1, 1)``, at least
+            float32; 0 before the first nonzero update.
+    """
+
+    norm: Any
 
 
 @checked
@@ -72,11 +85,12 @@ def limit_norm_growth(
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
-        new, state = limiter.update(updates, state)
+        new, held = limiter.update(updates, WithStateState(state.norm))
         if is_observed():
             norm = lambda x: matrix_norm(x)[..., 0, 0]
             is_limited = lambda x, old: (norm(x) < norm(old)).astype(jnp.float32)
             report("limited", jax.tree.map(is_limited, new, updates))
-        return new, state
+        return new, LimitNormGrowthState(held.held)
 
-    return optax.GradientTransformationExtraArgs(limiter.init, update_fn)
+    init = lambda params: LimitNormGrowthState(limiter.init(params).held)
+    return optax.GradientTransformationExtraArgs(init, update_fn)
