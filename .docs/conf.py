@@ -26,6 +26,7 @@ extensions = [
     "signatures",
     "reference",
     "gallery",
+    "chains",
     "copies",
     "tables",
     "progress",

@@ -100,7 +100,13 @@ from optax_matrix.transforms import (
     spo,
     target_rms,
 )
-from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
+from optax_matrix.tree import (
+    decay_by_path,
+    describe,
+    on_matrices,
+    per_matrix,
+    scale_by_path,
+)
 
 if TYPE_CHECKING:  # `__getattr__` below finds these.
     from optax_matrix import checkpoint, diagnostics, quantization, weights
@@ -135,6 +141,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "checkpoint",
     "clip_qk",
     "compensate",
+    "decay_by_path",
     "describe",
     "diagnostics",
     "equilibrate",

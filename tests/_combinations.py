@@ -46,6 +46,7 @@ WRAPPERS = {
         tx, lambda step: step >= 0
     ),
     "scale_by_path": lambda tx: optax.chain(tx, om.scale_by_path({"kernel": 1.0})),
+    "decay_by_path": lambda tx: optax.chain(tx, om.decay_by_path({"kernel": 0.0})),
     "cautious_decay": lambda tx: optax.chain(tx, om.add_cautious_decay(0.0)),
     "scheduled_decay": lambda tx: optax.chain(
         om.add_cautious_decay(optax.constant_schedule(0.0)), tx

@@ -4,10 +4,12 @@ import functools
 import inspect
 import numbers
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 import optax_matrix as om
+from optax_matrix.linalg.scale import matrix_norm, safe_divide
 from optax_matrix.recipes import METHODS
 
 TABLE = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
@@ -78,6 +80,13 @@ _KERNELS = {
     "polar_products": om.linalg.polar_products,
 }
 
+
+def _by_average_norm(x, norm, *_):
+    size = matrix_norm(x)
+    norm = jnp.where(size > 0, jnp.maximum(0.9 * norm, size), norm)
+    return safe_divide(x, norm), norm
+
+
 BLOCKS = {
     "equilibrate-rows": lambda: om.equilibrate(om.linalg.scale_rows),
     "equilibrate-columns": lambda: om.equilibrate(om.linalg.scale_columns),
@@ -136,6 +145,13 @@ BLOCKS = {
     "with_gradient": lambda: om.transforms.with_gradient(
         optax.chain(om.momentum(0.9), om.scale_by_second_moment())
     ),
+    "add": lambda: om.transforms.add(
+        om.momentum(0.9),
+        optax.chain(om.momentum(0.99), om.scale_by_second_moment()),
+        optax.identity(),
+        weights=(1.0, optax.linear_schedule(0.5, 1.0, 3), -0.1),
+    ),
+    "with_state": lambda: om.transforms.with_state(_by_average_norm),
     "in_eigenbasis-kl": lambda: om.in_eigenbasis(
         om.transforms.scale_by_spectrum(), "kl"
     ),

@@ -21,7 +21,7 @@ PARAMS = {"up": {"kernel": ones(4, 8), "bias": zeros(8)}}
 CORE = ("muon", "soap", "poet")
 ELEMENTWISE = (
     *("match_rms", "in_float32", "scale_by_second_moment", "scale_by_amsgrad"),
-    *("quantize_state", "with_gradient"),
+    *("quantize_state", "with_gradient", "add"),
 )
 every_recipe = pytest.mark.parametrize(
     "name",

@@ -32,6 +32,22 @@ def docs():
     sys.path.remove(str(DOCS))
 
 
+def test_the_catalogue_has_formula_source_and_code_of_each_method():
+    import chains
+
+    from examples.catalogue import METHODS
+
+    text = chains.page()
+    entries = re.split(r"\n~+\n", text)[1:]
+    assert len(entries) == len(METHODS)
+    for (name, method), entry in zip(METHODS.items(), entries, strict=True):
+        assert f"def {name}():" in entry, name
+        assert method.restated, name
+        for part in (".. math::", "Source", "https://", "Left\\s+out:|left\\s+out:"):
+            assert re.search(part, entry), (name, part)
+        assert 'r"""' not in entry, name
+
+
 def test_every_method_has_a_page_with_paper_chain_state_and_advice():
     import facts
 

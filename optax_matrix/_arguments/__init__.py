@@ -22,6 +22,7 @@ from optax_matrix._arguments._checks import (
     check_choice as check_choice,
     check_decay,
     check_dtype as check_dtype,
+    check_exponent,
     check_flag as check_flag,
     check_not_negative as check_not_negative,
     check_not_negative_int,
@@ -31,6 +32,7 @@ from optax_matrix._arguments._checks import (
     check_rank,
     check_rate,
     check_share,
+    check_weight as check_weight,
 )
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
@@ -61,6 +63,7 @@ PositiveInt = TypeAliasType("PositiveInt", Annotated[int, check_positive_int])
 NotNegativeInt = TypeAliasType("NotNegativeInt", Annotated[int, check_not_negative_int])
 Seed = TypeAliasType("Seed", Annotated[int, check_not_negative_int])
 Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
+Exponent = TypeAliasType("Exponent", Annotated[int | float, check_exponent])
 Kernel = TypeAliasType(
     "Kernel",
     Annotated[Any, check_callable, "a function"],  # Or its name.

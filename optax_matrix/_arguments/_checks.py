@@ -138,6 +138,15 @@ def check_rate(name: str, value: Any) -> None:
         )
 
 
+def check_weight(name: str, value: Any) -> None:
+    """Raises unless a value is a finite number, of any sign, or a schedule."""
+    if callable(value) and not isinstance(value, type):
+        _check_schedule(name, value)
+        return
+    _check_number(name, value, "be no NaN", lambda x: not math.isnan(x))
+    _check_finite(name, value)
+
+
 def _check_schedule(name: str, schedule: Callable[..., Any]) -> None:
     """Raises unless a schedule gives a number for a count of steps.
 
@@ -192,6 +201,12 @@ def check_rank(name: str, value: Any) -> None:
             f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
             f"got {value!r}; pass 1.0 for all."
         )
+
+
+def check_exponent(name: str, value: Any) -> None:
+    """Raises unless a value is a static number above zero, such as an exponent."""
+    refuse_arrays(name, value)
+    check_positive(name, value)
 
 
 def refuse_arrays(name: str, value: Any) -> None:

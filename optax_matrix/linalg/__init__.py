@@ -61,7 +61,11 @@ from optax_matrix.linalg._equilibrate import (
     sinkhorn,
     standardize_rows,
 )
-from optax_matrix.linalg._inverse_root import inverse_root
+from optax_matrix.linalg._inverse_root import (
+    as_root as as_root,
+    check_newton as check_newton,
+    inverse_root,
+)
 from optax_matrix.linalg._newton_schulz import gram_newton_schulz, newton_schulz
 from optax_matrix.linalg._orthogonal import (
     Orthogonal,

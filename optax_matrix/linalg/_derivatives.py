@@ -141,7 +141,9 @@ def _eigenvectors_jvp(primals, tangents):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -> Array:
+def inverse_power(
+    compute: Callable[..., Array], p: int | float, x: Array, eps: Array
+) -> Array:
     r"""The root :math:`(X + \epsilon \lambda_{\max} I)^{-1/p}`, with its derivative."""
     return compute(x, eps, p)
 
@@ -153,11 +155,7 @@ def _inverse_power_jvp(compute, p, primals, tangents):
     w, q = eigenvectors(x)
     w, top = jnp.maximum(w, 0), w[..., -1:]
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    root = (w + eps * jnp.maximum(top, 0)) ** (1 / p)
-    left, right = root[..., :, None], root[..., None, :]
-    # The divided difference of w**(-1/p), a sum without cancellation.
-    powers = [left**k * right ** (p - 1 - k) for k in range(p)]
-    slope = -inverse(left) * inverse(right) * inverse(sum(powers[1:], powers[0]))
+    slope = _slopes(w + eps * jnp.maximum(top, 0), p)
 
     def of(tangents: Any) -> Array:
         dx, deps = tangents
@@ -166,6 +164,22 @@ def _inverse_power_jvp(compute, p, primals, tangents):
         return full_dot(full_dot(q, slope * a), q.mT)
 
     return out, along(of, primals, tangents)
+
+
+def _slopes(w: Array, p: int | float) -> Array:
+    """Divided differences of w**(-1/p), without cancellation."""
+    if isinstance(p, int):
+        root = w ** (1 / p)
+        left, right = root[..., :, None], root[..., None, :]
+        powers = [left**k * right ** (p - 1 - k) for k in range(p)]
+        return -inverse(left) * inverse(right) * inverse(sum(powers[1:], powers[0]))
+    left, right = w[..., :, None], w[..., None, :]
+    small = jnp.minimum(left, right)
+    gap = jnp.abs(left - right) * inverse(small)
+    same = gap == 0
+    ratio = jnp.expm1(-jnp.log1p(gap) / p) * inverse(gap)
+    power = jnp.where(small > 0, jnp.where(small > 0, small, 1) ** (-1 / p - 1), 0)
+    return jnp.where(same, -1 / p, ratio) * power
 
 
 def _inverse_gaps(gaps: Array) -> Array:

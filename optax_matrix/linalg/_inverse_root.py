@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._arguments import Exponent, checked
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
@@ -26,7 +26,7 @@ _MARGIN = 1.05
 @checked
 def inverse_root(
     a: Float[Array, "*batch n n"],
-    p: PositiveInt,
+    p: Exponent,
     *,
     eps: ArrayLike = 1e-6,
     method: InverseRootMethod = "eigh",
@@ -55,7 +55,8 @@ def inverse_root(
         a: Symmetric positive semidefinite matrices ``(..., n, n)`` of any scale;
             negative eigenvalues count as rounding errors of zero (``"newton"`` needs
             them to be small compared with the damping).
-        p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
+        p: The root, above zero: 4 for Shampoo, 2 for its one-sided form. ``"newton"``
+            takes an int only.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` (much faster on a CPU) or ``"newton"`` (products only).
 
@@ -64,7 +65,8 @@ def inverse_root(
         as they are kept in a state. A zero matrix gives zero, as a pseudo-inverse does.
 
     Raises:
-        ValueError: If ``p``, ``method`` or the shape is invalid.
+        ValueError: If ``p``, ``method`` or the shape is invalid, or if ``"newton"`` is
+            to take a root that is no int.
 
     Examples:
         >>> a = jnp.diag(jnp.array([16.0, 81.0]))
@@ -79,17 +81,34 @@ def inverse_root(
         `Scalable second order optimization <https://arxiv.org/abs/2002.09018>`_, 2020.
         Deviation: T is linear there, with the coefficients of Newton's iteration.
     """
-    x = as_work(a)
+    x, p = as_work(a), as_root(1 / p)
     check_square(x)
+    if method == "newton":
+        check_newton("p", p)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
     kernel = pinned(_by_eigh if method == "eigh" else _by_newton)
-    root = inverse_power(kernel, int(p), y, damping)
+    root = inverse_power(kernel, p, y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
 
 
-def _by_eigh(y: Array, eps: Array, p: int) -> Array:
+def as_root(power: float) -> int | float:
+    """The root p of an exponent 1/p; an int where it is one but for rounding."""
+    p = 1 / power
+    return round(p) if abs(p - round(p)) < 1e-9 * p else p
+
+
+def check_newton(name: str, p: int | float) -> None:
+    """Raises unless Newton's iteration can take a root."""
+    if not isinstance(p, int):
+        raise ValueError(
+            f"`{name}` must be that of a root by an int with method='newton', got the "
+            f"root {p:.6g}; pass method='eigh'."
+        )
+
+
+def _by_eigh(y: Array, eps: Array, p: int | float) -> Array:
     w, q = eigenbasis(y)
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]

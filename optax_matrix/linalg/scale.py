@@ -179,6 +179,11 @@ def matrix_norm(x: Array) -> Array:
     return _norms(x, (-2, -1))
 
 
+def resized(x: Array, norm: ArrayLike) -> Array:
+    """Matrices of these Frobenius norms ``(..., 1, 1)``; zero matrices stay zero."""
+    return safe_divide(x, matrix_norm(x)) * norm
+
+
 def column_norms(x: Array) -> Array:
     """Norms of columns ``(..., n)`` that neither overflow nor vanish."""
     return jnp.squeeze(_norms(x, -2), -2)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from optax_matrix._paths import named_leaves
@@ -82,16 +82,8 @@ def infer(
     """
     told = axes_told(model, residual=residual, batch=batch, vocab=vocab, layers=layers)
 
-    def rule(otherwise: Any, full: bool) -> Any:
-        def of_leaf(path: str, leaf: Any) -> Answer:
-            found = told(path, leaf, full)
-            numbers, reason = found or otherwise(path, leaf)
-            is_accepted = found is None and told.excludes(path, leaf, full)
-            return numbers, Accepted(reason) if is_accepted else reason
-
-        return of_leaf
-
-    return PathRule(rule(default_rule, False), rule(default_full_rule, True))
+    full = _OfLeaf(told, default_full_rule, is_full=True)
+    return PathRule(_OfLeaf(told, default_rule, is_full=False), full)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +128,21 @@ class AxesTold:
         place = path if path in self.names else without_index(path)
         found = self.names.get(place, ())
         return place, found if len(found) == len(leaf.shape) else ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OfLeaf:
+    """The rule of one model; no closure, so that it pickles."""
+
+    told: AxesTold
+    otherwise: Callable[[str, Any], Answer]
+    is_full: bool
+
+    def __call__(self, path: str, leaf: Any) -> Answer:
+        found = self.told(path, leaf, self.is_full)
+        numbers, reason = found or self.otherwise(path, leaf)
+        is_accepted = found is None and self.told.excludes(path, leaf, self.is_full)
+        return numbers, Accepted(reason) if is_accepted else reason
 
 
 def axes_told(

@@ -71,30 +71,26 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
     rule = by_path(otherwise=otherwise)
     knows_use = rule.with_head is not None  # Made by `by_use`.
 
-    def split(of_leaf: Any) -> Any:
-        def of_each(path: str, leaf: Any) -> Any:
-            numbers, why = of_leaf(path, leaf)
-            if not is_dimension_numbers(numbers):
-                return numbers, why
-            heads = getattr(why, "heads", None)
-            if heads and head_dim is None:
-                split = _by_number(path, leaf, numbers, heads)
-                return split, f"{why}, split by heads"
-            if not heads and not _PROJECTIONS.search(own_names(path)):
-                return numbers, why
-            split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
-            return split, f"{why}, split by heads"
-
-        return of_each
-
-    of = lambda of_leaf: of_leaf and split(of_leaf)
+    split = lambda of_leaf: of_leaf and partial(_split, of_leaf, head_dim)
     patterns = rule.patterns
     if not knows_use:  # Names tell which kernels are projections.
         patterns = *patterns, ("heads", _PROJECTIONS)
-    paths = rule.paths
-    return PathRule(
-        split(rule.of_leaf), of(rule.full), patterns, paths, of(rule.with_head)
-    )
+    rules = split(rule.of_leaf), split(rule.full), patterns, rule.paths
+    return PathRule(*rules, split(rule.with_head))
+
+
+def _split(of_leaf: Any, head_dim: int | None, path: str, leaf: Any) -> Any:
+    """The answer of a rule with heads apart; no closure, so that rules pickle."""
+    numbers, why = of_leaf(path, leaf)
+    if not is_dimension_numbers(numbers):
+        return numbers, why
+    heads = getattr(why, "heads", None)
+    if heads and head_dim is None:
+        return _by_number(path, leaf, numbers, heads), f"{why}, split by heads"
+    if not heads and not _PROJECTIONS.search(own_names(path)):
+        return numbers, why
+    split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
+    return split, f"{why}, split by heads"
 
 
 def _by_number(path: str, leaf: Any, numbers: Any, heads: int) -> Any:

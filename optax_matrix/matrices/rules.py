@@ -289,13 +289,13 @@ def with_embeddings(dimension_numbers: Any) -> Any:
             with_head=None,
         )
     if is_function(dimension_numbers) and not isinstance(dimension_numbers, PathRule):
-
-        def made(params: Any) -> Any:
-            found = dimension_numbers(params)
-            return found if found is None else with_embeddings(found)
-
-        return made
+        return functools.partial(_made_with_embeddings, dimension_numbers)
     return dimension_numbers
+
+
+def _made_with_embeddings(make: Callable[[Any], Any], params: Any) -> Any:
+    found = make(params)
+    return found if found is None else with_embeddings(found)
 
 
 def heads_as_matrices(numbers: Any) -> Any:

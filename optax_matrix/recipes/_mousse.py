@@ -105,7 +105,7 @@ def mousse(
     """
     preconditioned = precondition(
         orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
-        root=root,
+        power=1 / root,
         side=lambda layout: sides_within(layout, side, max_dim, block_size),
         block_size=block_size,
         decay=b2,

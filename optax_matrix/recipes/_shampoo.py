@@ -89,7 +89,7 @@ def shampoo(
         gradient of 1e20: chain `optax.clip_by_global_norm` in front.
     """
     chain = precondition(
-        root=root,
+        power=1 / root,
         side=lambda layout: sides_within(layout, side, max_dim, block_size),
         block_size=block_size,
         decay=b2,

@@ -12,7 +12,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``equilibration``          ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 ``orthogonalization``      ``U V'`` of the SVD ``M = U S V'``
 ``norm_balls``             ``argmax <M, D>`` over ``|D| <= 1``
-``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``;
+``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-p) M R^(-p)``;
                            ``P M Q``, with P and Q that whiten gradients
 ``rotation``               ``R f(R' M)``, R orthogonal
 ``low_rank``               ``U f(U' G)``, U with few orthonormal columns
@@ -20,6 +20,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
 ``update_size``            ``c M``, c from the shape or a norm
 ``weight_size``            steps such that ``|W| = |W_0|``; decay
+``connectives``            ``w_1 f_1(G) + w_2 f_2(G)``; a function with a state
 ``wrappers``               f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
@@ -42,6 +43,7 @@ each. Families may use one another, but never in circles. What they share: ``sid
 (rows, columns or both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
+from optax_matrix.transforms.connectives import add, with_state
 from optax_matrix.transforms.equilibration import (
     compress_entries,
     equilibrate,
@@ -108,6 +110,7 @@ __all__ = [
     "Policy",
     "PolicyInput",
     "Subspace",
+    "add",
     "add_cautious_decay",
     "back_project",
     "compensate",
@@ -149,4 +152,5 @@ __all__ = [
     "target_rms",
     "whiten",
     "with_gradient",
+    "with_state",
 ]

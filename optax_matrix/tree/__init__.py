@@ -14,10 +14,11 @@ transformation that is defined per leaf over the matrices of a stack:
 >>> tx = om.on_matrices(om.per_matrix(optax.scale_by_trust_ratio()), needs_params=True)
 >>> _ = tx.init(params)
 
-`describe` lists what happens to each leaf, `scale_by_path` gives leaves rates of their
-own.
+`describe` lists what happens to each leaf; `scale_by_path` and `decay_by_path` give
+leaves learning rates and weight decay of their own.
 """
 
+from optax_matrix.tree._decay_by_path import decay_by_path
 from optax_matrix.tree._describe import Description, describe
 from optax_matrix.tree._on_matrices import on_matrices
 from optax_matrix.tree._per_matrix import per_matrix
@@ -28,6 +29,7 @@ from optax_matrix.tree.state import OnMatricesState
 __all__ = [
     "Description",
     "OnMatricesState",
+    "decay_by_path",
     "describe",
     "on_matrices",
     "per_matrix",

@@ -1,7 +1,5 @@
 """Learning rates that differ between parameters, by path."""
 
-import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +8,8 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import check_not_negative
-from optax_matrix._paths import map_named, named_leaves
-from optax_matrix.matrices.rules import UnmatchedPatternWarning
+from optax_matrix._paths import map_named
+from optax_matrix.tree._by_path import chosen, table_of, warn_of_typos
 
 
 def scale_by_path(
@@ -45,32 +43,17 @@ def scale_by_path(
         >>> float(updates["lora_a"][0, 0]), float(updates["lora_b"][0, 0])
         (-1.0, -16.0)
     """
-    if not isinstance(factors, Mapping):
-        raise ValueError(
-            "`factors` must be a dict of numbers by regular expression, as in "
-            f"{{'lora_b': 16.0}}, got {factors!r}."
-        )
-    table = [_entry(pattern, factor) for pattern, factor in factors.items()]
+    table = table_of("factors", factors, _check)
 
     def init_fn(params):
-        paths = list(named_leaves(params))
-        for pattern, _ in table:
-            if paths and not any(map(pattern.search, paths)):
-                shown = ", ".join(paths[:5]) + (", ..." if len(paths) > 5 else "")
-                warnings.warn(
-                    f"`factors` of `scale_by_path` has {pattern.pattern!r}, which "
-                    f"matches none of the parameters {shown}",
-                    UnmatchedPatternWarning,
-                    stacklevel=2,
-                )
+        warn_of_typos("`factors` of `scale_by_path`", table, params)
         return optax.EmptyState()
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
 
         def scaled(path: str, update: Any) -> Any:
-            found = (f for pattern, f in table if pattern.search(path))
-            factor = next(found, None)
+            factor = chosen(table, path)
             return update if factor is None else (factor * update).astype(update.dtype)
 
         with jax.numpy_dtype_promotion("standard"):  # A traced factor is float32.
@@ -79,18 +62,10 @@ def scale_by_path(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _entry(pattern: Any, factor: ArrayLike) -> tuple[re.Pattern, ArrayLike]:
-    try:
-        expression = re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ValueError(
-            f"`factors` must have regular expressions, got {pattern!r}: {error}."
-        ) from None
+def _check(name: str, factor: Any) -> None:
     if callable(factor):
         raise ValueError(
-            f"`factors` must have numbers, got the function {factor!r} for "
-            f"{pattern!r}; for a schedule of its own give that part another recipe, by "
-            "optax.partition."
+            f"`{name}` must be a number, got the function {factor!r}; for a schedule "
+            "of its own give that part another recipe, by optax.partition."
         )
-    check_not_negative(f"factors[{pattern!r}]", factor)
-    return expression, factor
+    check_not_negative(name, factor)

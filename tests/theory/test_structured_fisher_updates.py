@@ -150,9 +150,9 @@ def over_root_mean_square(axis):
 ROOT = {"decay": DECAY, "eps": 0.0, "method": "eigh"}
 BLOCK = {  # By the structure's name: the library's chain, and a constant it leaves out.
     "Adam": (lambda: om.scale_by_second_moment(DECAY), 1),
-    "whitening": (lambda: om.precondition(root=2, side="out", **ROOT), N**0.5),
+    "whitening": (lambda: om.precondition(power=0.5, side="out", **ROOT), N**0.5),
     "whitening of columns": (
-        lambda: om.precondition(root=2, side="in", **ROOT),
+        lambda: om.precondition(power=0.5, side="in", **ROOT),
         M**0.5,
     ),
     "normalization": (lambda: over_root_mean_square(-2), 1),

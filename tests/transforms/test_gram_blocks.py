@@ -148,18 +148,18 @@ def test_second_moment_in_bfloat16_and_errors():
 def test_whitening_of_one_side_is_the_polar_factor():
     g = np.float32(gaussian(3, 5))
     for side in ("out", "short"):
-        got, state = last(om.precondition(root=2, side=side), g[None])
+        got, state = last(om.precondition(power=0.5, side=side), g[None])
         # The damping moves singular values by 1e-6 of the largest.
         np.testing.assert_allclose(got, polar_svd(jnp.asarray(g)), atol=1e-4)
         assert state.gram["w"].cols is None
-    got, _ = last(om.precondition(root=2, side="in"), g.T[None])
+    got, _ = last(om.precondition(power=0.5, side="in"), g.T[None])
     np.testing.assert_allclose(got, polar_svd(jnp.asarray(g.T)), atol=1e-4)
 
 
 @pytest.mark.broad
 def test_without_a_side_a_matrix_passes_as_it_is():
     w = {name: np.float32(gaussian(2, 3)) for name in "ab"}
-    tx = om.precondition(side={"a": "none", "b": "short"}, root=2)
+    tx = om.precondition(side={"a": "none", "b": "short"}, power=0.5)
     updates, state = jax.jit(tx.update)(w, tx.init(w))
     np.testing.assert_array_equal(updates["a"], w["a"])
     np.testing.assert_allclose(updates["b"], polar_svd(jnp.asarray(w["b"])), atol=1e-4)
@@ -170,7 +170,12 @@ def test_without_a_side_a_matrix_passes_as_it_is():
 def test_an_inner_transformation_works_in_whitened_coordinates():
     g = gaussian(4, 6)
     block = om.precondition(
-        om.orthogonalize(polar_svd), root=8, decay=0.9, graft=True, eps=0.0, side="out"
+        om.orthogonalize(polar_svd),
+        power=1 / 8,
+        decay=0.9,
+        graft=True,
+        eps=0.0,
+        side="out",
     )
     got, _ = last(block, g[None])
     left = ref.symmetric_power(g @ g.T, -1 / 8)

@@ -78,7 +78,7 @@ def limited(norms, max_growth=1.5, **options):
     for norm in norms:
         updates, state = update({"w": np.float32(norm) * unit}, state)
         out.append(float(np.linalg.norm(np.asarray(updates["w"], np.float64))))
-    return out, float(state.norm["w"][0])
+    return out, float(state.norm["w"][0, 0, 0])
 
 
 def test_growth_is_limited_and_shrinking_is_not():

@@ -37,6 +37,7 @@ BLOCKS = {
         f, block_size=8, min_size=1
     ),
     "with_gradient": with_gradient,
+    "add": lambda f: transforms.add(f, om.momentum(0.9), weights=(1.0, 0.0)),
     "per_matrix": om.per_matrix,
 }
 OTHERS = {"preserve_norm", "spo"}  # Below.
@@ -68,7 +69,7 @@ def stream(seed, shape=SHAPE, steps=2):
 
 
 def test_every_block_with_an_inner_transformation_is_here():
-    found = {"per_matrix", "quantize_state"}
+    found = {"per_matrix", "quantize_state", "add"}
     families = [x for x in vars(transforms).values() if inspect.ismodule(x)]
     for name, function in itertools.chain(*(vars(x).items() for x in families)):
         if inspect.isfunction(function):

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import AtLeastOne, Decay, NotNegative, checked
 from optax_matrix.linalg.precision import project, roots
-from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
+from optax_matrix.linalg.scale import column_norms, matrix_norm, resized, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
 from optax_matrix.transforms.update_size import limit_norm_growth
 
@@ -136,7 +136,7 @@ def compensate(
         else:
             c = jax.tree.map(partial(_as_scaled, min_share), c, updates, projected)
         if kind == "fira_plus":
-            c = jax.tree.map(_of_norm, c, updates)
+            c = jax.tree.map(lambda c, x: resized(c, matrix_norm(x)), c, updates)
         else:
             c, limited = limit.update(c, limited)
         added = jax.tree.map(sum_up, updates, basis, c)
@@ -168,10 +168,6 @@ def _as_scaled(
     # In this order, because the quotient of the norms alone may overflow.
     c = safe_divide(e, jnp.where(held == 0, 0, least)[..., None, :])
     return c * column_norms(omega)[..., None, :]
-
-
-def _of_norm(c: jax.Array, omega: jax.Array) -> jax.Array:
-    return safe_divide(c, matrix_norm(c)) * matrix_norm(omega)
 
 
 def _added(scale: ArrayLike, omega: jax.Array, u: jax.Array, c: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import (
     Decay,
+    Exponent,
     NotNegative,
     PositiveInt,
     checked,
@@ -19,9 +20,9 @@ from optax_matrix._arguments import (
 from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import in_another_frame
-from optax_matrix.linalg import inverse_root
+from optax_matrix.linalg import as_root, check_newton, inverse_root
 from optax_matrix.linalg.precision import project
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, resized, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
 from optax_matrix.transforms.second_moments.gram import (
@@ -71,7 +72,7 @@ class PreconditionState(NamedTuple):
 def precondition(
     inner: Transformation | None = None,
     *,
-    root: PositiveInt = 4,
+    power: Exponent = 0.25,
     side: MatrixSides = "both",
     decay: Decay | None = None,
     bias_correction: bool = False,
@@ -87,10 +88,10 @@ def precondition(
     .. math::
         L_t = \beta L_{t-1} + (1 - \beta) G G^\top, \quad
         R_t = \beta R_{t-1} + (1 - \beta) G^\top G, \qquad
-        \Delta = L^{-1/p} M R^{-1/p}
+        \Delta = L^{-p} M R^{-p}
 
     or, with an ``inner`` transformation f,
-    :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f runs in whitened
+    :math:`\Delta = L^{-p} f(L^{-p} M R^{-p}) R^{-p}`: f runs in whitened
     coordinates, and the same factors map its output back to those of the parameters. G
     is the input of the block or, where it is given (`with_gradient`), the argument
     ``gradient``, which f then gets whitened.
@@ -98,7 +99,8 @@ def precondition(
     Args:
         inner: A transformation of the whitened matrices, such as `orthogonalize`. It
             sees transposed matrices where ``side`` is the columns alone.
-        root: The root :math:`p`.
+        power: The exponent :math:`p`, above zero: 1/4 for Shampoo, 1/2 to whiten one
+            side. ``"newton"`` takes 1, 1/2, 1/3, ... only.
         side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
             dict that gives one of them, or ``"none"``, for each leaf of a dict of
             stacks, or a function of the layout, as in `rotate`.
@@ -124,7 +126,8 @@ def precondition(
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If an argument is out of range, or ``graft`` has no ``inner``.
+        ValueError: If an argument is out of range, ``graft`` has no ``inner``, or
+            ``method`` cannot take ``power``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -149,6 +152,9 @@ def precondition(
         raise ValueError(
             "`bias_correction` must be False for sums, got True; set `decay`."
         )
+    root = as_root(power)
+    if method == "newton":
+        check_newton("power", root)
     block = _Precondition(
         inner=None if inner is None else optax.with_extra_args_support(inner),
         momentum=momentum,
@@ -172,7 +178,7 @@ class _Precondition:
     decay: ArrayLike | None
     corrects: bool
     inverse: partial
-    p: int
+    p: int | float
     interval: int
     size: int | None
     graft: bool
@@ -216,7 +222,8 @@ class _Precondition:
             with in_another_frame():
                 new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(self._whitened, new, *factors)
-            out = jax.tree.map(_resized, out, new) if self.graft else out
+            of_norm = lambda x, like: resized(x, matrix_norm(like))
+            out = jax.tree.map(of_norm, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
         held = None if self.interval == 1 else roots
         new_state = PreconditionState(count, momentum, gram, held, inner_state)
@@ -286,7 +293,3 @@ def _whitened(x: jax.Array, root: Pair, scale: Pair) -> jax.Array:
     x = widened(x)
     x = x if root.rows is None else project(root.rows, scale.rows * x)
     return x if root.cols is None else project(scale.cols * x, root.cols)
-
-
-def _resized(x: jax.Array, like: jax.Array) -> jax.Array:
-    return safe_divide(x, matrix_norm(x)) * matrix_norm(like)

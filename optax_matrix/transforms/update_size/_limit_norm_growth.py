@@ -8,14 +8,15 @@ import optax
 
 from optax_matrix._arguments import AtLeastOne, checked
 from optax_matrix._surroundings.observation import is_observed, report
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened, work_dtype
+from optax_matrix.linalg.scale import matrix_norm, safe_divide
+from optax_matrix.transforms.connectives import WithStateState, with_state
 
 
 class LimitNormGrowthState(NamedTuple):
     r"""State of `limit_norm_growth`.
 
     Attributes:
-        norm: Per leaf the remembered norm :math:`\phi`, shape ``(...)``, at least
+        norm: Per leaf the remembered norm :math:`\phi`, shape ``(..., 1, 1)``, at least
             float32; 0 before the first nonzero update.
     """
 
@@ -46,7 +47,8 @@ def limit_norm_growth(
             may be arbitrarily small.
 
     Returns:
-        A transformation of trees whose leaves are ``(..., m, n)``.
+        A transformation of trees whose leaves are ``(..., m, n)``. Its state is one
+        number for each matrix, the remembered norm :math:`\phi`.
 
     Raises:
         ValueError: If ``max_growth`` or ``max_shrink`` is below one.
@@ -70,38 +72,25 @@ def limit_norm_growth(
         10, 5.3, 3.7, ..., shrink by factors of at most 1.9 and are not affected.
     """
 
-    def init_fn(params):
-        def start(p):
-            return jnp.zeros(p.shape[:-2], work_dtype(p.dtype))
+    def step(x, last, *_):
+        norm = matrix_norm(x)
+        bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
+        size = kept = jnp.minimum(norm, bound)
+        if max_shrink is not None:
+            kept = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
+        x = jnp.where(size < norm, safe_divide(x, norm) * size, x)
+        return x, jnp.where(norm > 0, kept, last)
 
-        return LimitNormGrowthState(jax.tree.map(start, params))
+    limiter = with_state(step)
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
-
-        norms = jax.tree.map(matrix_norm, updates)
-        norms = jax.tree.map(lambda norm: norm[..., 0, 0], norms)
-        sizes = jax.tree.map(limited, norms, state.norm)
+        new, held = limiter.update(updates, WithStateState(state.norm))
         if is_observed():
-            is_limited = lambda norm, size: (size < norm).astype(norm.dtype)
-            report("limited", jax.tree.map(is_limited, norms, sizes))
-        out = jax.tree.map(rescaled, updates, norms, sizes)
-        kept = jax.tree.map(remembered, norms, sizes, state.norm)
-        return out, LimitNormGrowthState(kept)
+            norm = lambda x: matrix_norm(x)[..., 0, 0]
+            is_limited = lambda x, old: (norm(x) < norm(old)).astype(jnp.float32)
+            report("limited", jax.tree.map(is_limited, new, updates))
+        return new, LimitNormGrowthState(held.held)
 
-    def limited(norm, last):
-        bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
-        return jnp.minimum(norm, bound)
-
-    def rescaled(x, norm, size):
-        norm, size = norm[..., None, None], size[..., None, None]
-        wide = widened(x)
-        shrunk = safe_divide(wide, norm) * size
-        return jnp.where(size < norm, shrunk, wide).astype(x.dtype)
-
-    def remembered(norm, size, last):
-        if max_shrink is not None:
-            size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
-        return jnp.where(norm > 0, size, last)
-
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    init = lambda params: LimitNormGrowthState(limiter.init(params).held)
+    return optax.GradientTransformationExtraArgs(init, update_fn)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Positive, checked
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import resized, widened
 
 
 @checked
@@ -38,8 +38,7 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     def scale(x):
         y = jnp.atleast_2d(widened(x))
         size = y.shape[-2] * y.shape[-1]
-        unit = safe_divide(y, matrix_norm(y)) * (target * size**0.5)
-        return unit.reshape(x.shape).astype(x.dtype)
+        return resized(y, target * size**0.5).reshape(x.shape).astype(x.dtype)
 
     each = optax.stateless_with_tree_map(lambda x, _: scale(x))
     return optax.with_extra_args_support(each)

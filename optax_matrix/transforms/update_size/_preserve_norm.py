@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import checked
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, resized, widened
 from optax_matrix.transforms.arguments import Transformation
 
 
@@ -42,8 +42,8 @@ def preserve_norm(inner: Transformation) -> optax.GradientTransformationExtraArg
         changed, state = inner.update(updates, state, params, **extra_args)
 
         def rescale(new, old):
-            unit = safe_divide(widened(new), matrix_norm(new))
-            return (unit * matrix_norm(old)).astype(jnp.result_type(old))
+            back = resized(widened(new), matrix_norm(old))
+            return back.astype(jnp.result_type(old))
 
         return jax.tree.map(rescale, changed, updates), state
 

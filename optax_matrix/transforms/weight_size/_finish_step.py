@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Positive, Rate, Share, checked
-from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, resized, safe_divide, widened
 
 Rule = Literal["hyperball", "relative_update", "radial_brake", "row_floor"]
 
@@ -101,7 +101,7 @@ def finish_step(
         """The update to which the learning rate applies."""
         d, w = widened(d), widened(jnp.asarray(w))
         if rule in ("hyperball", "relative_update"):
-            return _of_norm(d, norm[..., None, None])
+            return resized(d, norm[..., None, None])
         if rule == "row_floor":
             least: Any = floor * _row_norms(w)
             return d * jnp.maximum(1, safe_divide(least, _row_norms(d)))
@@ -111,10 +111,10 @@ def finish_step(
         """The step, from what the learning rate leaves."""
         new, norm = widened(w) + step, norm[..., None, None]
         if rule == "hyperball":
-            step = _of_norm(new, norm) - widened(w)
+            step = resized(new, norm) - widened(w)
         if rule == "radial_brake":
             change = matrix_norm(new) - norm
-            braked = _of_norm(new, norm + outward * change) - widened(w)
+            braked = resized(new, norm + outward * change) - widened(w)
             step = jnp.where(change > 0, braked, step)
         return step.astype(w.dtype)
 
@@ -139,10 +139,6 @@ def finish_step(
 
 def _norms(tree: Any) -> Any:
     return jax.tree.map(lambda w: matrix_norm(jnp.asarray(w))[..., 0, 0], tree)
-
-
-def _of_norm(x: jax.Array, norm: jax.Array) -> jax.Array:
-    return safe_divide(x, matrix_norm(x)) * norm
 
 
 def _row_norms(x: jax.Array) -> jax.Array:

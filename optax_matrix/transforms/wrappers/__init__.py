@@ -13,6 +13,7 @@ from optax_matrix.transforms.wrappers._inject_hyperparams import (
 from optax_matrix.transforms.wrappers._precision import (
     in_float32 as in_float32,
     keep_dtype as keep_dtype,
+    with_dtypes_of as with_dtypes_of,
 )
 from optax_matrix.transforms.wrappers._with_gradient import (
     with_gradient as with_gradient,

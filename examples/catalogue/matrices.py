@@ -1,0 +1,169 @@
+"""A state of more than numbers: ``om.transforms.with_state`` with a function."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import optax_matrix as om
+from examples.catalogue.method import Method
+from examples.catalogue.parts import (
+    average,
+    count,
+    identity,
+    norm,
+    polar,
+    polar64,
+    power64,
+    spectral,
+)
+
+NEEDS = "matrices as state"
+with_state = om.transforms.with_state
+
+
+def _about_the_mean(g, state, *_):
+    m, v, weight = state
+    v = 0.95 * v + 0.95 * 0.05 * (m - g) ** 2
+    m, weight = 0.95 * m + 0.05 * g, 0.95 * weight + 0.05
+    return (g + 19 * m / weight) / jnp.sqrt(v / weight), (m, v, weight)
+
+
+@Method
+def muon_vs():
+    r"""Muon-VS: the variance about the mean scales entries before the polar factor.
+
+    .. math::
+        \Delta = \mathrm{msign}\left(\frac{G + \frac{\beta}{1 - \beta} \hat M}
+        {\sqrt{\hat\Gamma}}\right), \qquad
+        \Gamma_t = \beta \Gamma_{t-1} + \beta (1 - \beta) (M_{t-1} - G_t)^2
+
+    Source: `arXiv:2601.14603 <https://arxiv.org/abs/2601.14603>`__. Left out: epsilon.
+    The first update is that of a matrix of signs, which may be singular.
+    """
+    start = lambda x: (0 * x, 0 * x, jnp.zeros_like(x[..., :1, :1]))
+    return optax.chain(with_state(_about_the_mean, start), om.orthogonalize(polar))
+
+
+muon_vs.skipped = 1
+
+
+@muon_vs.in_numpy
+def _(g, kept, _w):
+    weight = 1 - 0.95 ** count(kept)
+    kept["v"] = 0.95 * kept.get("v", 0) + 0.95 * 0.05 * (kept.get("m", 0) - g) ** 2
+    m = average(kept, "m", g, 0.95)
+    return polar64((g + 19 * m / weight) / np.sqrt(kept["v"] / weight))
+
+
+def _between_factors(g, state, *_):
+    left, right, momentum = state
+    (m, n), trace = g.shape[-2:], lambda a: jnp.trace(a, axis1=-2, axis2=-1)
+    size = lambda a: trace(a)[..., None, None] / a.shape[-1]
+    eye, root = lambda a: identity(a.shape[-1], a), spectral(lambda s: s**-0.5)
+    new = g @ jnp.linalg.solve(right, g.mT) / n + 0.1 * size(left) * eye(left)
+    left = 0.9 * left + 0.1 * new
+    left = left / size(left)
+    new = g.mT @ jnp.linalg.solve(left, g) / m + 0.1 * size(right) * eye(right)
+    right = 0.9 * right + 0.1 * new
+    right = right / size(right)
+    momentum = 0.95 * momentum + 0.05 * root(left) @ g @ root(right)
+    return root(left) @ polar(momentum) @ root(right), (left, right, momentum)
+
+
+@Method
+def fismo():
+    r"""FISMO: a momentum between factors that whiten one another.
+
+    .. math::
+        P \sim G Q^{-1} G^\top, \quad Q \sim G^\top P^{-1} G, \qquad
+        \Delta = P^{-1/2} \, \mathrm{msign}(M) \, Q^{-1/2}
+
+    P and Q are averages, damped by a tenth of their mean eigenvalue and normalized by
+    it; M is that of :math:`P^{-1/2} G Q^{-1/2}`. Source: `arXiv:2601.21750
+    <https://arxiv.org/abs/2601.21750>`__. Left out: renewals at intervals.
+    """
+    eyes = lambda x: (identity(x.shape[-2], x), identity(x.shape[-1], x), 0 * x)
+    return with_state(_between_factors, eyes)
+
+
+@fismo.in_numpy
+def _(g, kept, _w):
+    m, n = g.shape
+    p, q = kept.get("p", np.eye(m)), kept.get("q", np.eye(n))
+    p = 0.9 * p + 0.1 * (
+        g @ np.linalg.inv(q) @ g.T / n + 0.1 * np.trace(p) / m * np.eye(m)
+    )
+    p = p * m / np.trace(p)
+    q = 0.9 * q + 0.1 * (
+        g.T @ np.linalg.inv(p) @ g / m + 0.1 * np.trace(q) / n * np.eye(n)
+    )
+    kept["p"], kept["q"] = p, q * n / np.trace(q)
+    left, right = power64(p, -0.5), power64(kept["q"], -0.5)
+    return left @ polar64(average(kept, "m", left @ g @ right, 0.95)) @ right
+
+
+_RANK = 2
+
+
+def _in_two_parts(g, state, *_):
+    basis, gram, m, v, t = state
+    t = t + 1
+    first = jnp.linalg.eigh(g @ g.mT)[1][..., -_RANK:]
+    moved = 0.96 * basis @ gram + 0.04 * g @ (g.mT @ basis)
+    new = jnp.where(t == 1, first, jnp.linalg.qr(moved)[0])
+    turn, seen = basis.mT @ new, new.mT @ g
+    gram = 0.96 * turn.mT @ gram @ turn + 0.04 * seen @ seen.mT
+    m, v = 0.9 * m + 0.1 * g, 0.96 * v + 0.04 * seen**2
+    part = new.mT @ m
+    adam = part / (1 - 0.9**t) / jnp.sqrt(v / (1 - 0.96**t))
+    rest = polar(m - new @ part)
+    scale = 0.1 * (g.shape[-2] * g.shape[-1]) ** 0.5
+    sum_ = new @ adam + scale * rest / norm(rest)
+    return scale * sum_ / norm(sum_), (new, gram, m, v, t)
+
+
+@Method
+def cosmos():
+    r"""COSMOS: Adam in a subspace of few directions, Muon in what it leaves.
+
+    .. math::
+        \Delta = c \, N\left(U \frac{U^\top \hat M}{\sqrt{\hat V}} +
+        c \, N(\mathrm{msign}(M - U U^\top M))\right), \qquad c = 0.1 \sqrt{m n}
+
+    U follows the leading eigenvectors of the averaged :math:`G G^\top` by a QR
+    decomposition at each step, V averages :math:`(U^\top G)^2`, and N is a matrix at
+    norm one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
+    authors' `program <https://github.com/lliu606/COSMOS>`__, on rows of the matrix.
+    Left out: epsilon, Newton-Schulz, three parts of a fused kernel.
+    """
+
+    def start(x):
+        basis = jnp.zeros_like(x[..., :_RANK])
+        gram, v = (
+            jnp.zeros_like(x[..., :_RANK, :_RANK]),
+            jnp.zeros_like(x[..., :_RANK, :]),
+        )
+        return basis, gram, 0 * x, v, jnp.zeros_like(x[..., :1, :1])
+
+    return with_state(_in_two_parts, start)
+
+
+@cosmos.in_numpy
+def _(g, kept, _w):
+    t, m = count(kept), average(kept, "m", g, 0.9)
+    if t == 1:
+        u = np.linalg.eigh(g @ g.T)[1][:, -_RANK:]
+        kept["s"] = 0.04 * u.T @ g @ g.T @ u
+    else:
+        old = kept["u"]
+        u = np.linalg.qr(0.96 * old @ kept["s"] + 0.04 * g @ g.T @ old)[0]
+        turn = old.T @ u
+        kept["s"] = 0.96 * turn.T @ kept["s"] @ turn + 0.04 * u.T @ g @ g.T @ u
+    kept["u"] = u
+    v = average(kept, "v", (u.T @ g) ** 2, 0.96)
+    x = u @ (u.T @ m / (1 - 0.9**t) / np.sqrt(v / (1 - 0.96**t)))
+    left, s, right = np.linalg.svd(m - u @ u.T @ m, full_matrices=False)
+    rest = left * (s > 1e-9 * s[0]) @ right
+    scale = 0.1 * np.sqrt(g.size)
+    x = x + scale * rest / np.linalg.norm(rest)
+    return scale * x / np.linalg.norm(x)

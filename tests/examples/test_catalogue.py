@@ -1,0 +1,36 @@
+"""Every method of the catalogue is its restatement in NumPy, through `on_matrices`."""
+
+import numpy as np
+import pytest
+
+from examples import catalogue
+from examples.catalogue import __main__ as command
+
+pytestmark = pytest.mark.usefixtures("x64")
+# Powers of Gram matrices amplify rounding; injected numbers are float32.
+ERRORS = {"pmuon": 1e-8, "sso": 1e-8, "fismo": 1e-8, "dynmuon": 1e-7}
+
+
+@pytest.mark.broad
+@pytest.mark.daily("anvil", "namo", "cosmos", "nora")
+@pytest.mark.parametrize("name", catalogue.METHODS)
+def test_a_method_is_its_restatement(name):
+    assert catalogue.METHODS[name].error() < ERRORS.get(name, 1e-9)
+
+
+@pytest.mark.broad
+def test_the_command_prints_errors(capsys):
+    (error,) = command.main(["lion"]).values()
+    assert error == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["method", "--", "lion"]
+
+
+@pytest.mark.broad
+def test_an_error_is_seen():
+    """A restatement with another decay."""
+    lion = catalogue.METHODS["lion"]
+    other = catalogue.Method(lion.make).in_numpy
+    method = other.__self__
+    other(lambda g, kept, w: np.sign(lion.restated(g, kept, w) + g))
+    assert method.error() >= 1
