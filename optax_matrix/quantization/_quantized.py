@@ -7,7 +7,14 @@ from typing import Any
 from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED, Quantizer
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
+from optax_matrix.stacks.placement import (
+    Leaves,
+    MakeState,
+    Pairs,
+    Placement,
+    Step,
+    Views,
+)
 
 
 def quantized(
@@ -79,8 +86,10 @@ class _Quantized:
     def wire_dtype(self) -> Any:
         return self.base.wire_dtype
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
-        return self.base.layout(leaves, views, max_batch)
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> Layout:
+        return self.base.layout(leaves, views, max_batch, pairs)
 
     def init(
         self,

@@ -19,7 +19,8 @@ from optax_matrix.sharding._checks import (
     check_wire_dtype,
     with_one_axis_argument,
 )
-from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
+from optax_matrix.sharding._grouping import owner_layout
+from optax_matrix.sharding._owner_layout import OwnerLayout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
     given_specs,
@@ -35,7 +36,14 @@ from optax_matrix.sharding._run import (
     specs_of_state,
 )
 from optax_matrix.sharding._teams import in_team
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
+from optax_matrix.stacks.placement import (
+    Leaves,
+    MakeState,
+    Pairs,
+    Placement,
+    Step,
+    Views,
+)
 
 
 @with_one_axis_argument
@@ -168,7 +176,7 @@ class owners:
         )
 
     def layout(
-        self, leaves: Leaves, views: Views, max_batch: int | None
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
     ) -> OwnerLayout:
         """See `Placement.layout`."""
         matrices = {path: leaves[path] for path in views}
@@ -182,6 +190,7 @@ class owners:
             specs,
             axes,
             mesh,
+            pairs=pairs,
             max_batch=max_batch,
             pad_to=self.pad_to,
             teams=self.teams,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,6 +34,8 @@ class Ownership:
         offset: The place of the last round's first matrix; the others have the next
             places. Place p is in team p modulo the number of teams, so that each team
             gets a matrix before any gets two.
+        follows: Whether its matrices are the partners of those of the ownership before
+            it, and have their owners.
     """
 
     view: MatrixView
@@ -44,6 +46,7 @@ class Ownership:
     pad_to: int | None = None
     team_size: int = 1
     offset: int = 0
+    follows: bool = False
 
     @functools.cached_property
     def matrix(self) -> MatrixView:
@@ -175,4 +178,29 @@ def whole_matrix(view: MatrixView) -> MatrixView:
         output_axes=(0,),
         reduction_axes=(1,),
         layer_axes=None,
+    )
+
+
+def in_units(ownerships: Sequence[Ownership]) -> list[list[int]]:
+    """The numbers of ownerships, those of partners together."""
+    units: list[list[int]] = []
+    for i, own in enumerate(ownerships):
+        if own.follows:
+            units[-1].append(i)
+        else:
+            units.append([i])
+    return units
+
+
+def check_same_owners(partners: Sequence[tuple[Ownership, str]]) -> None:
+    """Raises unless matrix i of two ownerships has the same place for every i."""
+    one, other = (own for own, _ in partners)
+    same = one.owner_axes == other.owner_axes and one.table.shape == other.table.shape
+    if same and (one.table == other.table).all():
+        return
+    shown = [f"{path!r} on {own.batch_mesh_axes}" for own, path in partners]
+    raise ValueError(
+        "`pairs` must join leaves whose layers, heads and experts are sharded alike, "
+        f"so that partners have one owner, got {' and '.join(shown)}; give both one "
+        "spec on these axes."
     )

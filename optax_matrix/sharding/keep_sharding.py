@@ -25,7 +25,7 @@ from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import is_on_one_device
 from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
-from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
+from optax_matrix.stacks.placement import Leaves, MakeState, Pairs, Step, Views
 
 
 class KeepSharding:
@@ -40,9 +40,11 @@ class KeepSharding:
 
     wire_dtype = None
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> Layout:
         """See `Placement.layout`."""
-        return group_matrices(leaves, views, max_batch)
+        return group_matrices(leaves, views, max_batch, pairs)
 
     def init(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from optax_matrix.matrices.pairs import Pairs
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import Layout
 
@@ -45,13 +46,16 @@ class Placement(Protocol[L]):
         """
         ...
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> L:
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> L:
         """Groups the matrix leaves into stacks.
 
         Args:
             leaves: Parameters (or updates, if there are none) by path, or their shapes.
             views: The views of those that are matrices.
             max_batch: Largest number of matrices in a stack on one device.
+            pairs: Leaves whose matrices must be at the same places of two stacks.
 
         Returns:
             The layout of whole stacks. It is the same for the same arguments: `update`

@@ -20,7 +20,8 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
 ``update_size``            ``c M``, c from the shape or a norm
 ``weight_size``            steps such that ``|W| = |W_0|``; decay
-``wrappers``               f in another precision, or with injected hyperparameters
+``wrappers``               f in another precision, or with injected hyperparameters;
+                           ``f(A, B)`` of two matrices
 =========================  =========================================================
 
 For example:
@@ -42,6 +43,7 @@ each. Families may use one another, but never in circles. What they share: ``sid
 (rows, columns or both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
+from optax_matrix._surroundings.layouts import partners_of
 from optax_matrix.transforms.equilibration import (
     compress_entries,
     equilibrate,
@@ -97,14 +99,17 @@ from optax_matrix.transforms.update_size import (
 from optax_matrix.transforms.variance_reduction import correct_variance
 from optax_matrix.transforms.weight_size import add_cautious_decay, finish_step
 from optax_matrix.transforms.wrappers import (
+    Factor,
     in_blocks,
     in_float32,
     inject_hyperparams,
+    on_pairs,
     with_gradient,
 )
 
 __all__ = [
     "Basis",
+    "Factor",
     "Policy",
     "PolicyInput",
     "Subspace",
@@ -126,10 +131,12 @@ __all__ = [
     "lmo",
     "match_rms",
     "momentum",
+    "on_pairs",
     "orthogonalize",
     "orthogonalize_balanced",
     "orthogonalize_low_rank",
     "orthogonalize_selected",
+    "partners_of",
     "precondition",
     "preserve_norm",
     "project_low_rank",

@@ -22,7 +22,11 @@ def is_placeholder(params: Any) -> bool:
 
 
 def placeholder_state(
-    name: str | None, build: Build, placement: Placement[Any], placeholder: Any
+    name: str | None,
+    build: Build,
+    placement: Placement[Any],
+    placeholder: Any,
+    has_pairs: bool,
 ) -> OnMatricesState:
     """The state with the placeholder in place of everything that is kept by stack.
 
@@ -30,7 +34,7 @@ def placeholder_state(
     such as rotations that layers share, is seen as a whole that belongs to none.
     """
     try:
-        inner = _of_one_matrix(build, placeholder)
+        inner = _of_one_matrix(build, placeholder, has_pairs)
     except Exception:
         inner = _OPAQUE
     method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
@@ -45,13 +49,16 @@ def placeholder_state(
     return state._replace(inner_state=inner)
 
 
-def _of_one_matrix(build: Build, placeholder: Any) -> Any:
+def _of_one_matrix(build: Build, placeholder: Any, has_pairs: bool) -> Any:
+    """Of a single matrix, and of two partners where there are pairs."""
+    pairs = {"first": "second"} if has_pairs else {}
     view = make_view((4, 6), MatrixDimensionNumbers(residual="out"))
-    like = {"kernel": jax.ShapeDtypeStruct(view.shape, jnp.float32)}
-    layout = group_matrices(like, {"kernel": view})
+    names = ["kernel", *pairs, *pairs.values()]
+    like = dict.fromkeys(names, jax.ShapeDtypeStruct(view.shape, jnp.float32))
+    layout = group_matrices(like, dict.fromkeys(names, view), pairs=pairs)
     with within(measures={}, layout=layout):
         init = lambda leaves: build(layout).init(layout.stack(leaves))
         state = jax.eval_shape(init, like)
-    by_stack = lambda x: isinstance(x, dict) and set(x) == set(layout.groups)
+    by_stack = lambda x: isinstance(x, dict) and x and set(x) <= set(layout.groups)
     mark = lambda x: placeholder if by_stack(x) else _OPAQUE
     return jax.tree.map(mark, state, is_leaf=by_stack)

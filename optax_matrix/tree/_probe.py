@@ -28,7 +28,8 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
 
     The transformation is built for small stacks, and once more with an additional
     matrix in front of each, the newcomer, and both run for a few steps. Updates and
-    state of the other matrices must not depend on the newcomer's entries. Without a
+    state of the other matrices must not depend on the newcomer's entries; the partners
+    of newcomers are newcomers. Without a
     newcomer, those of nearly all matrices must be the same: stacks of another size may
     round differently, and an ill-conditioned matrix amplifies that. The first groups
     of ``layout`` are tested, cut to small sides.
@@ -90,7 +91,7 @@ def _succeeds(f: Callable, *args: Any) -> bool:
 def _small(layout: Layout, newcomers: int) -> Layout:
     groups: dict[str, Group] = {}
     views = dict(layout.views)
-    for name, group in list(layout.groups.items())[:2]:
+    for name, group in _first_groups(layout):
         first = group.members[0]
         newcomer = Member(f"newcomer beside {first.path}", first.piece, 0, newcomers)
         views[newcomer.path] = views[first.path]
@@ -106,7 +107,17 @@ def _small(layout: Layout, newcomers: int) -> Layout:
             ids=_ids(members),
             forms=np.tile(group.forms[:1], (_COUNT + newcomers, 1)),
         )
-    return dataclasses.replace(layout, groups=groups, views=views)
+    partners = {a: b for a, b in layout.partners.items() if a in groups}
+    return dataclasses.replace(layout, groups=groups, views=views, partners=partners)
+
+
+def _first_groups(layout: Layout) -> list[tuple[str, Group]]:
+    """The first two groups; with pairs those of the first pair, and one without."""
+    pairs = list(layout.partners.items())
+    paired = {name for pair in pairs for name in pair}
+    alone = [name for name in layout.groups if name not in paired]
+    names = [*pairs[0], *alone[:1]] if pairs else alone[:2]
+    return [(name, layout.groups[name]) for name in names]
 
 
 def _ids(members: tuple[Member, ...]) -> np.ndarray:

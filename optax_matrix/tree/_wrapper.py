@@ -30,6 +30,7 @@ from optax_matrix.matrices.boxes import (
 )
 from optax_matrix.matrices.decisions import Kinds, decide, kinds_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
+from optax_matrix.matrices.pairs import PairRule, pairs_of, warn_of_unmatched_pairs
 from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
@@ -71,6 +72,7 @@ class OnMatrices:
     after: Callable[[Any], optax.GradientTransformationExtraArgs] | None
     other: Callable[[Any], optax.GradientTransformationExtraArgs] | None
     dimension_numbers: Any
+    pairs: PairRule
     max_batch: int | None
     placement: Placement[Any]
     needs_params: bool
@@ -91,7 +93,9 @@ class OnMatrices:
 
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
-            state = placeholder_state(self.name, self.build, self.placement, params)
+            state = placeholder_state(
+                self.name, self.build, self.placement, params, any(self.pairs)
+            )
             if self.on_zero == "fade":
                 state = state._replace(zero_gradients=params)
             return state._replace(
@@ -108,7 +112,8 @@ class OnMatrices:
         if not self.moves_zeros:
             name = self.name or "this transformation"
             warn_of_zero_leaves(leaves, kinds.views, name)
-        layout = self.placement.layout(leaves, kinds.views, self.max_batch)
+        warn_of_unmatched_pairs(self.pairs, kinds.views)
+        layout = self._layout(leaves, kinds)
         boxes = {p: d.box for p, d in decisions.items() if d.box is not None}
         state = self._init_matrices(layout, leaves, boxes)
         matrices, others = self._apart(named, leaves, kinds)
@@ -175,7 +180,11 @@ class OnMatrices:
             decisions = decide(tree, self.dimension_numbers, leaves)
             self.kinds[form] = kinds_of(decisions)
         kinds = self.kinds[form]
-        return kinds, self.placement.layout(leaves, kinds.views, self.max_batch)
+        return kinds, self._layout(leaves, kinds)
+
+    def _layout(self, leaves: Mapping[str, Any], kinds: Kinds) -> Layout:
+        pairs = pairs_of(self.pairs, leaves, kinds.views)
+        return self.placement.layout(leaves, kinds.views, self.max_batch, pairs)
 
     def _update_matrices(
         self, trees: Admitted, state: Any, extra_args: Any
