@@ -12,6 +12,7 @@ from optax_matrix.stacks.placement import (
     MakeState,
     Pairs,
     Placement,
+    Sides,
     Step,
     Views,
 )
@@ -112,6 +113,7 @@ class _Quantized:
         leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
+        sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         def run(local, stacks, packed, arrays):
             quantizer = dataclasses.replace(self.quantizer, ids=local.ids)
@@ -120,7 +122,7 @@ class _Quantized:
             inner_state = quantizer.repack(state.inner_state, packed.inner_state)
             return new, state._replace(inner_state=inner_state)
 
-        return self.base.update(layout, run, leaves, state, arrays)
+        return self.base.update(layout, run, leaves, state, arrays, sides)
 
     def specs(
         self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any

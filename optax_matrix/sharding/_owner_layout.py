@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,10 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import shards
 from optax_matrix._thresholds import Thresholds
+from optax_matrix.matrices.statistics import Sides, to_pieces
+from optax_matrix.matrices.view import Side
 from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding._teams import LastRound, Team
@@ -85,6 +88,24 @@ class OwnerLayout(Layout):
         manual = {p: without(spec, self.inside) for p, spec in self.specs.items()}
         return {path: _full_rank(spec) for path, spec in manual.items()}
 
+    def specs_of(
+        self, names: Iterable[str], sides: Mapping[str, Sides]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The specs of trees of leaves by name, without and with the axes `inside`."""
+        given = {n: sides.get(n) for n in names}
+        whole = {n: self._of_statistic(s) for n, s in given.items() if s is not None}
+        trees = self.manual_specs, self.full_specs
+        manual, full = (dict.fromkeys(names, specs) | whole for specs in trees)
+        return manual, full
+
+    def _of_statistic(self, sides: tuple[Side, ...]) -> dict[str, PartitionSpec]:
+        specs: dict[str, PartitionSpec] = {}
+        for bundle in self.bundles:
+            entries = bundle.ownership.of_statistic(sides).spec
+            known = _full_rank(entries[: len(entries) - len(_ones(sides))])
+            specs |= dict.fromkeys(bundle.paths, known)
+        return specs
+
     def on_device(self, manifest: Mapping[str, Array]) -> "OwnerLayout":
         """The layout of one device's own matrices, of which this is the manifest."""
         own = lambda x: {"count": len(x), "ids": x[:, :2], "forms": x[:, 2:]}
@@ -133,15 +154,22 @@ class OwnerLayout(Layout):
         return dataclasses.replace(self.on_device(own), is_local=False)
 
     def stack(
-        self, leaves: Mapping[str, Array], wire_dtype: Any = None
+        self,
+        leaves: Mapping[str, Array],
+        sides: Sides = None,
+        wire_dtype: Any = None,
     ) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
             own = bundle.ownership
             leaves_of = [leaves[path] for path in bundle.paths]
-            whole = bundle.exchange.to_owners(leaves_of, wire_dtype)
-            pieces = own.matrix.to_matrices(whole)
+            exchange = bundle.exchange
+            if sides is not None:
+                exchange = Exchange(own.of_statistic(sides))
+                leaves_of = [x.reshape(*x.shape, *_ones(sides)) for x in leaves_of]
+            whole = exchange.to_owners(leaves_of, wire_dtype)
+            pieces = to_pieces(own.matrix, sides, whole)
             for (name, _, _), piece in zip(bundle.slots, pieces, strict=True):
                 by_matrix = piece.reshape(own.matrices_per_owner, -1, *piece.shape[1:])
                 parts.setdefault(name, []).append(by_matrix)
@@ -161,6 +189,11 @@ class OwnerLayout(Layout):
             parts = bundle.exchange.from_owners(whole, wire_dtype)
             leaves |= dict(zip(bundle.paths, parts, strict=True))
         return leaves
+
+
+def _ones(sides: tuple[Side, ...]) -> tuple[int, ...]:
+    """The sides that a matrix has more than a statistic."""
+    return (1,) * (2 - len(sides))
 
 
 def without(spec: Spec, axes: Sequence[str]) -> Spec:

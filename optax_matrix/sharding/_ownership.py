@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix.matrices.view import MatrixView
+from optax_matrix.matrices.statistics import shape_of
+from optax_matrix.matrices.view import MatrixView, Side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +163,32 @@ class Ownership:
         last = both[:, -1].reshape(-1, self.team_size, *rest).swapaxes(0, 1)
         last = jnp.roll(last.reshape(-1, *rest), -self.offset, axis=0)
         return jnp.concatenate([rounds, last[: self.remainder]])
+
+    def of_statistic(self, sides: tuple[Side, ...]) -> "Ownership":
+        """The ownership of statistics of these leaves, seen as matrices of two axes.
+
+        A side is sharded as that of the leaf is, as far as one axis of an array can be.
+        """
+        view, front = self.view, len(self.view.batch_axes)
+        of_side = {"out": view.output_axes, "in": view.reduction_axes}
+        axes = [of_side[side] for side in sides]
+        first = lambda one: next((a for a in one if view.shape[a] > 1), one[0])
+        spec = [self.spec[a] for a in view.batch_axes]
+        for one in axes:  # The second of two equal sides is whole.
+            known = self.spec[first(one)]
+            spec.append(() if known in spec else known)
+        ones = 2 - len(sides)
+        seen = dataclasses.replace(
+            view,
+            shape=(*shape_of(view, sides), *[1] * ones),
+            batch_axes=tuple(range(front)),
+            output_axes=(front,),
+            reduction_axes=(front + 1,),
+            output_sections=1,
+            reduction_sections=1,
+            layer_axes=None,
+        )
+        return dataclasses.replace(self, view=seen, spec=(*spec, *[()] * ones))
 
     def devices(self, axes: Iterable[str]) -> int:
         """Number of devices along mesh axes."""

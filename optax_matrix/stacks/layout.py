@@ -16,6 +16,7 @@ from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.pairs import Pairs
+from optax_matrix.matrices.statistics import Sides, to_pieces
 from optax_matrix.matrices.view import MatrixView, Side
 from optax_matrix.stacks.identities import checksum, form_of, identities
 from optax_matrix.stacks.parts import parts
@@ -158,14 +159,16 @@ class Layout:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
-    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
-        """Gathers matrix leaves, given by path, into stacks."""
+    def stack(
+        self, leaves: Mapping[str, Array], sides: Sides = None
+    ) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks; or statistics of them."""
 
         def run(view: MatrixView, members: list[Member]) -> Array:
             # Leaves of one view are stacked first and transposed together: one
             # transposition instead of one per leaf.
             stacked = _concatenate([leaves[m.path][None] for m in members])
-            return view.to_matrices(stacked)[members[0].piece]
+            return to_pieces(view, sides, stacked)[members[0].piece]
 
         return {
             name: _concatenate([run(*args) for args in self._runs(group)])

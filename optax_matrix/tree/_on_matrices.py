@@ -8,6 +8,7 @@ import optax
 from optax_matrix._arguments import PositiveInt, check_called, checked
 from optax_matrix.linalg.precision import Precision
 from optax_matrix.matrices.pairs import as_pair_rule
+from optax_matrix.matrices.statistics import as_forms
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._build import Build, as_build
@@ -31,6 +32,7 @@ def on_matrices(
     name: str | None = None,
     dimension_numbers: Any = None,
     pairs: Any = None,
+    statistics: Any = None,
     placement: Placement[Any] | None = None,
     max_batch: PositiveInt | None = None,
     needs_params: bool = False,
@@ -80,6 +82,14 @@ def on_matrices(
             are stacked in one order, matrix i beside its partner i, and have one owner.
             `transforms.on_pairs` and `transforms.partners_of` show them to a block;
             other blocks do not change.
+        statistics: Extra arguments of `update` that are trees with an array for each
+            matrix leaf, by name: the sides of that array, behind the batch axes of the
+            leaf. ``{"second_moments": ("in", "in"), "tokens": ()}`` are a square array
+            and a number for each matrix. They are stacked and sent as gradients are, so
+            that a block gets ``second_moments`` as ``{group: (batch, in, in)}``. Trees
+            whose leaves have the shapes of the matrices' are recognized without it;
+            None as the sides says so to the test of `probe`. All other extra arguments
+            are passed on as they are.
         placement: Where matrices live on a mesh, a `Placement` such as `owners`. None
             keeps the sharding of the arrays, in Auto and Explicit mode.
         max_batch: Largest number of matrices in a stack (with `owners`, on each
@@ -143,6 +153,7 @@ def on_matrices(
         other=_as_function("other", other),
         dimension_numbers=dimension_numbers,
         pairs=as_pair_rule(pairs),
+        forms=as_forms(statistics),
         max_batch=max_batch,
         placement=KeepSharding() if placement is None else placement,
         needs_params=needs_params,

@@ -1,7 +1,8 @@
 """Tests that a transformation treats each matrix of a stack independently."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -11,9 +12,11 @@ import numpy as np
 import optax
 
 from optax_matrix._surroundings import within
+from optax_matrix.matrices.statistics import Sides
 from optax_matrix.stacks.identities import identities
 from optax_matrix.stacks.layout import Group, Layout, Member
 from optax_matrix.tree._build import Build
+from optax_matrix.tree._statistics import stand_ins
 from optax_matrix.tree.state import is_ours
 
 _SIDE = 6
@@ -23,7 +26,12 @@ _STEPS = 2
 _STAND_IN = 0.5
 
 
-def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) -> None:
+def refuse_coupling(
+    build: Build,
+    layout: Layout,
+    needs_params: bool = False,
+    forms: Mapping[str, Sides] = MappingProxyType({}),
+) -> None:
     """Raises if an update or a state leaf of one matrix depends on other matrices.
 
     The transformation is built for small stacks, and once more with an additional
@@ -38,8 +46,8 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
         return
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
     with within(layout=small[0]):
-        _refuse_shapes(build, small[0], needs_params)
-    if not _coupled(build, small, needs_params):
+        _refuse_shapes(build, small[0], needs_params, forms)
+    if not _coupled(build, small, needs_params, forms):
         return
     raise ValueError(
         "`build` must treat each matrix of a stack by itself, but it gives a matrix "
@@ -50,12 +58,15 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     )
 
 
-def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
+def _refuse_shapes(
+    build: Build, layout: Layout, needs_params: bool, forms: Mapping[str, Sides]
+) -> None:
     """Raises if updates have other shapes than gradients."""
     stacks = _stacks(layout, 0, is_loud=False)
     tx = optax.with_extra_args_support(build(layout))
+    extra = stand_ins(forms, layout)
     run = lambda params: jax.eval_shape(
-        lambda x: tx.update(x, tx.init(x), params)[0], stacks
+        lambda x: tx.update(x, tx.init(x), params, **extra)[0], stacks
     )
     try:
         new = run(stacks if needs_params else None)
@@ -125,9 +136,15 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
+def _coupled(
+    build: Build,
+    layouts: list[Layout],
+    needs_params: bool,
+    forms: Mapping[str, Sides],
+) -> bool:
     with jax.ensure_compile_time_eval(), jax.debug_nans(False):
-        alone, joined = (_runner(build, layout, needs_params) for layout in layouts)
+        runner = lambda layout: _runner(build, layout, needs_params, forms)
+        alone, joined = map(runner, layouts)
         found = alone(), joined(), joined(is_loud=True)
     if len({jax.tree.structure(tree) for tree in found}) > 1:
         return True
@@ -135,21 +152,26 @@ def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
     return not all(_independent(*map(np.asarray, same)) for same in leaves)
 
 
-def _runner(build: Build, layout: Layout, needs_params: bool) -> Callable:
+def _runner(
+    build: Build, layout: Layout, needs_params: bool, forms: Mapping[str, Sides]
+) -> Callable:
     """A function that returns updates and state after a few steps."""
     tx = lambda: optax.with_extra_args_support(build(layout))
     x = _stacks(layout, 0, is_loud=False)
     with within(layout=layout):
         init = _compiled(lambda x: tx().init(x), x)
-        args = x, init(x), x if needs_params else None
-        update = _compiled(lambda *args: tx().update(*args), *args)
+        extra = _statistics(forms, layout, is_loud=False)
+        args = x, init(x), x if needs_params else None, extra
+        run_update = lambda g, s, p, extra: tx().update(g, s, p, **extra)
+        update = _compiled(run_update, *args)
 
     def run(is_loud: bool = False):
         *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))
         params = last if needs_params else None
+        extra = _statistics(forms, layout, is_loud)
         state, outputs = init(last), []
         for stacks in steps:
-            updates, state = update(stacks, state, params)
+            updates, state = update(stacks, state, params, extra)
             outputs.append(updates)
         return jax.tree.map(_raw, (outputs, state))
 
@@ -183,6 +205,18 @@ def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:
                 x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
         stacks[name] = x[-group.count :]
     return stacks
+
+
+def _statistics(forms: Mapping[str, Sides], layout: Layout, is_loud: bool) -> Any:
+    """Statistics of the stacks, those of a newcomer in front."""
+    one_more = {
+        name: dataclasses.replace(group, count=1 + _COUNT)
+        for name, group in layout.groups.items()
+    }
+    whole = dataclasses.replace(layout, groups=one_more)
+    found = stand_ins(forms, whole, loud=1e3 if is_loud else 1.0)
+    own = lambda stacks: {n: x[-layout.groups[n].count :] for n, x in stacks.items()}
+    return {name: own(stacks) for name, stacks in found.items()}
 
 
 def _raw(x: Any) -> Any:

@@ -9,6 +9,7 @@ from jaxtyping import Array
 from optax_matrix._arguments import checked
 from optax_matrix._surroundings import here
 from optax_matrix._surroundings.layouts import pairs_here
+from optax_matrix._surroundings.trees import is_by_stack
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
 
@@ -93,7 +94,7 @@ def on_pairs(
             each = [Factor(*(x and widened(x[name]) for x in trees)) for name in names]
             found = zip(names, _checked(f(*each), each), strict=True)
             new |= {name: x.astype(updates[name].dtype) for name, x in found}
-        part = lambda x: _without_pairs(x, pairs) if _is_along(updates, x) else x
+        part = lambda x: _without_pairs(x, pairs) if is_by_stack(x, updates) else x
         rest, extra = part(updates), {k: part(x) for k, x in extra_args.items()}
         if inner is None:
             _refuse(rest)
@@ -108,10 +109,6 @@ def on_pairs(
 def _without_pairs(stacks: Mapping[str, Any], pairs: Mapping[str, str]) -> Any:
     paired = {*pairs, *pairs.values()}
     return {name: x for name, x in stacks.items() if name not in paired}
-
-
-def _is_along(updates: Any, x: Any) -> bool:
-    return isinstance(x, Mapping) and set(x) == set(updates)
 
 
 def _checked(new: Any, old: list[Factor]) -> Any:
