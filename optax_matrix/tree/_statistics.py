@@ -20,6 +20,12 @@ def split_trees(
     extra: Mapping[str, Any],
 ) -> tuple[dict[str, Leaves], dict[str, Any]]:
     """The matrices' leaves of the arguments that are trees, and all other arguments."""
+    missing = [name for name in forms if extra.get(name) is None]
+    if missing and views:
+        raise ValueError(
+            f"`{missing[0]}` must be passed to `update`, since `statistics` names it; "
+            f"call tx.update(updates, state, params, {missing[0]}=tree)."
+        )
     trees: dict[str, Leaves] = {}
     others: dict[str, Any] = {}
     for name, value in extra.items():
