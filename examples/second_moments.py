@@ -36,14 +36,14 @@ def divide_by_inputs(decay: float, eps: float) -> optax.GradientTransformationEx
         square = lambda x: (*x.shape[:-1], x.shape[-1])[:-2] + (x.shape[-1],) * 2
         return InputState(jax.tree.map(lambda x: jnp.zeros(square(x)), params))
 
-    def update(updates, state, params=None, *, second_moments, **extra_args):
-        del params, extra_args
+    def update(updates, state, params=None, **statistics):
+        del params
 
         def average(old, new):  # It starts at the first moment.
             begun = jnp.any(old != 0, (-2, -1), keepdims=True)
             return jnp.where(begun, decay * old + (1 - decay) * new, new)
 
-        moments = jax.tree.map(average, state.moments, second_moments)
+        moments = jax.tree.map(average, state.moments, statistics["second_moments"])
         divide = lambda g, k: g @ om.linalg.inverse_root(k, 1, eps=eps).astype(g.dtype)
         return jax.tree.map(divide, updates, moments), InputState(moments)
 

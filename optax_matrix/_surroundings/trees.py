@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 
 def is_by_stack(value: Any, stacks: Any) -> bool:
@@ -15,10 +14,15 @@ def is_by_stack(value: Any, stacks: Any) -> bool:
     if jax.tree.structure(value) != jax.tree.structure(stacks):
         return False
     pairs = zip(jax.tree.leaves(value), jax.tree.leaves(stacks), strict=True)
-    return all(jnp.shape(x)[: s.ndim - 2] == s.shape[:-2] for x, s in pairs)
+    return all(_shape(x)[: s.ndim - 2] == s.shape[:-2] for x, s in pairs)
 
 
 def has_shapes_of(value: Any, stacks: Any) -> bool:
     """Whether an argument has an array in the shape of each stack."""
-    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+    shapes = lambda tree: list(map(_shape, jax.tree.leaves(tree)))
     return is_by_stack(value, stacks) and shapes(value) == shapes(stacks)
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    """The shape of an array; that of a number or a function is ``()``."""
+    return getattr(x, "shape", ())

@@ -46,7 +46,8 @@ def as_pair_rule(pairs: Any) -> PairRule:
             f"its partner, got {pairs!r}."
         )
     check_called("pairs", pairs)
-    return PairRule(function=pairs)
+    function: Any = pairs
+    return PairRule(function=function)
 
 
 def _entry(pattern: Any, replacement: Any) -> tuple[re.Pattern, str]:

@@ -20,8 +20,10 @@ def split_trees(
     extra: Mapping[str, Any],
 ) -> tuple[dict[str, Leaves], dict[str, Any]]:
     """The matrices' leaves of the arguments that are trees, and all other arguments."""
+    if not views:
+        return {name: {} for name in forms}, dict(extra)
     missing = [name for name in forms if extra.get(name) is None]
-    if missing and views:
+    if missing:
         raise ValueError(
             f"`{missing[0]}` must be passed to `update`, since `statistics` names it; "
             f"call tx.update(updates, state, params, {missing[0]}=tree)."
@@ -30,9 +32,9 @@ def split_trees(
     others: dict[str, Any] = {}
     for name, value in extra.items():
         leaves = {} if value is None else named_leaves(value)
-        if value is not None and name in forms:
+        if name in forms:
             _check(name, forms[name], leaves, views)
-        if value is not None and (name in forms or _is_like(leaves, views)):
+        if name in forms or _is_like(leaves, views):
             trees[name] = {path: jnp.asarray(leaves[path]) for path in views}
         else:
             others[name] = value
@@ -42,7 +44,7 @@ def split_trees(
 def _is_like(leaves: Leaves, views: Mapping[str, MatrixView]) -> bool:
     """Whether a tree has an array in the shape of each matrix leaf."""
     shape = lambda path: getattr(leaves.get(path), "shape", None)
-    return bool(views) and all(shape(path) == v.shape for path, v in views.items())
+    return all(shape(path) == view.shape for path, view in views.items())
 
 
 def _check(

@@ -210,7 +210,7 @@ class OnMatrices:
         matrices = {"updates": {path: leaves[path] for path in views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in views}
-        trees, extra_args = split_trees(self.forms, views, extra_args)
+        along, extra_args = split_trees(self.forms, views, extra_args)
         self._warn_of_replicated(layout, state, like)
 
         arrays, join = split_arrays((self.build, self.zero_gradient, extra_args))
@@ -224,7 +224,7 @@ class OnMatrices:
             held: Any
             around = within(sides=sides, layout=local)
             with using(self.precision), around:
-                extra_args |= {name: stacks[name] for name in trees}
+                extra_args |= {name: stacks[name] for name in along}
                 new, held = tx.update(
                     stacks["updates"], old, stacks.get("params"), **extra_args
                 )
@@ -233,7 +233,7 @@ class OnMatrices:
             return new, state._replace(**held._asdict())
 
         new, state = self.placement.update(
-            layout, step, matrices | trees, state, arrays, self.forms
+            layout, step, matrices | along, state, arrays, self.forms
         )
         return dict(new), rebox(state)
 

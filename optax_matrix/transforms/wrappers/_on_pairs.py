@@ -24,8 +24,8 @@ class Factor(NamedTuple):
     """
 
     update: Array
-    params: Array | None
-    gradient: Array | None
+    params: Any
+    gradient: Any
 
 
 @checked
@@ -89,18 +89,19 @@ def on_pairs(
 
     def update_fn(updates, state, params=None, **extra_args):
         pairs, new = pairs_here(), {}
-        trees = Factor(updates, params, extra_args.get("gradient"))
+        trees: Any = updates, params, extra_args.get("gradient")
+        own = lambda name: [None if x is None else widened(x[name]) for x in trees]
         for names in pairs.items():
-            each = [Factor(*(x and widened(x[name]) for x in trees)) for name in names]
+            each: list[Any] = [Factor._make(own(name)) for name in names]
             found = zip(names, _checked(f(*each), each), strict=True)
             new |= {name: x.astype(updates[name].dtype) for name, x in found}
         part = lambda x: _without_pairs(x, pairs) if is_by_stack(x, updates) else x
-        rest, extra = part(updates), {k: part(x) for k, x in extra_args.items()}
+        rest: Any = part(updates)
         if inner is None:
             _refuse(rest)
         else:
-            own = params if params is None else part(params)
-            rest, state = inner.update(rest, state, own, **extra)
+            extra = {name: part(x) for name, x in extra_args.items()}
+            rest, state = inner.update(rest, state, part(params), **extra)
         return {name: (new | rest)[name] for name in updates}, state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
