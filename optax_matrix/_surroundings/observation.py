@@ -108,6 +108,7 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
 
         def first(params, state):
             extra = stand_ins() if (stand_ins := here().stand_ins) else {}
+            extra = jax.tree.map(jnp.asarray, extra)
             found = measured(params, state, params, **extra)[2]
             can = [n for n, m in measures.items() if found.keys() >= {*m.needs}]
             return {name: values_of(found, name) for name in can}

@@ -64,9 +64,10 @@ def _refuse_shapes(
     """Raises if updates have other shapes than gradients."""
     stacks = _stacks(layout, 0, is_loud=False)
     tx = optax.with_extra_args_support(build(layout))
-    extra = stand_ins(forms, layout)
     run = lambda params: jax.eval_shape(
-        lambda x: tx.update(x, tx.init(x), params, **extra)[0], stacks
+        lambda x, extra: tx.update(x, tx.init(x), params, **extra)[0],
+        stacks,
+        stand_ins(forms, layout),
     )
     try:
         new = run(stacks if needs_params else None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
@@ -90,7 +91,8 @@ def on_pairs(
     def update_fn(updates, state, params=None, **extra_args):
         pairs, new = pairs_here(), {}
         trees: Any = updates, params, extra_args.get("gradient")
-        own = lambda name: [None if x is None else widened(x[name]) for x in trees]
+        wide = lambda x, name: None if x is None else widened(jnp.asarray(x[name]))
+        own = lambda name: [wide(x, name) for x in trees]
         for names in pairs.items():
             each: list[Any] = [Factor._make(own(name)) for name in names]
             found = zip(names, _checked(f(*each), each), strict=True)
