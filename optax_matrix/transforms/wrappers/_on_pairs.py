@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jax import Array
 
 from optax_matrix._arguments import checked
 from optax_matrix._surroundings import here
