@@ -338,6 +338,64 @@ def test_a_kernel_of_pairs_keeps_the_shapes():
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize("policy", ["propagate", "skip", "zero"])
+def test_a_bad_gradient_is_a_zero_one_to_the_partner(policy):
+    params, grads = normal_tree(LAYERS), normal_tree(LAYERS, 1)
+    bad, zero = (jax.tree.map(np.copy, grads) for _ in range(2))
+    bad["l0"]["q"]["lora_a"][0, 0] = np.nan
+    zero["l0"]["q"]["lora_a"][:] = 0
+    tx = om.on_matrices(chain(), probe=False, nonfinite=policy, **OPTIONS)
+    update = jax.jit(lambda g: tx.update(g, tx.init(params), params))
+    (got, state), (want, other) = update(bad), update(zero)
+    a = got["l0"]["q"].pop("lora_a")
+    kept = want["l0"]["q"].pop("lora_a")
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    wanted = {
+        "propagate": np.isnan,
+        "skip": lambda x: x == 0,
+        "zero": lambda x: x == kept,
+    }
+    assert wanted[policy](np.asarray(a)).all()
+    if policy == "zero":
+        jax.tree.map(np.testing.assert_array_equal, state, other)
+
+
+OUTER = {
+    "in_float32": om.transforms.in_float32,
+    "with_gradient": lambda tx: om.transforms.with_gradient(optax.chain(tx)),
+    "chain": lambda tx: optax.chain(optax.scale(2.0), tx, optax.scale(0.5)),
+    "on_pairs": lambda tx: on_pairs(lambda a, b: (a.update, b.update), tx),
+    "injected": lambda tx: om.inject_hyperparams(
+        lambda c: optax.chain(tx, optax.scale(c))
+    )(1.0),
+}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
+def test_pairs_within_a_block(outer):
+    """A linear function of both, so that scales around it cancel."""
+    mixed = lambda a, b: (b.params.mT @ b.params @ a.update, b.update)
+    grads, params = normal_tree(LAYERS, 1), normal_tree(LAYERS)
+    tx = outer(on_pairs(mixed, optax.identity()))
+    updates, _ = first_update(om.on_matrices(tx, probe=False, **OPTIONS), grads, params)
+    # Of two, the outer one sees the pairs; the inner one sees what is left.
+    nested = outer is OUTER["on_pairs"]
+    for layer in LAYERS:
+        g, w, u = (wide_of(t[layer]["q"], np.float64) for t in (grads, params, updates))
+        want = g["lora_a"] if nested else w["lora_b"].T @ w["lora_b"] @ g["lora_a"]
+        np.testing.assert_allclose(u["lora_a"], want, 1e-5, 1e-5)
+        np.testing.assert_allclose(u["kernel"], g["kernel"], 1e-6)
+
+
+def test_blocks_of_matrices_have_no_partners():
+    inner = om.transforms.in_blocks(on_pairs(product, optax.identity()), 2)
+    tx = om.on_matrices(inner, **OPTIONS)
+    with pytest.raises(ValueError, match="`on_pairs` must get whole matrices"):
+        jax.eval_shape(tx.init, normal_tree(LAYERS))
+
+
+@pytest.mark.broad
 def test_state_of_pairs_is_portable_and_seen_by_map_params():
     params, state = assert_is_restated(lambda on: on(chain(), **OPTIONS))
     tx = om.on_matrices(chain(), **OPTIONS | {"max_batch": 1})

@@ -1,6 +1,6 @@
 """A function of two matrices whose product, or circuit, a model computes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -89,12 +89,11 @@ def on_pairs(
         return inner.init(rest)
 
     def update_fn(updates, state, params=None, **extra_args):
-        pairs, new = pairs_here(), {}
+        pairs = {a: b for a, b in pairs_here().items() if a in updates}
+        new: dict[str, Any] = {}
         trees: Any = updates, params, extra_args.get("gradient")
-        wide = lambda x, name: None if x is None else widened(jnp.asarray(x[name]))
-        own = lambda name: [wide(x, name) for x in trees]
         for names in pairs.items():
-            each: list[Any] = [Factor._make(own(name)) for name in names]
+            each = [_factor(name, trees) for name in names]
             found = zip(names, _checked(f(*each), each), strict=True)
             new |= {name: x.astype(updates[name].dtype) for name, x in found}
         part = lambda x: _without_pairs(x, pairs) if is_by_stack(x, updates) else x
@@ -107,6 +106,17 @@ def on_pairs(
         return {name: (new | rest)[name] for name in updates}, state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _factor(name: str, trees: Sequence[Any]) -> Factor:
+    """What is known of a stack, of trees that may be None."""
+    found = [None if tree is None else tree[name] for tree in trees]
+    if isinstance(found[0], Mapping):
+        raise ValueError(
+            "`on_pairs` must get whole matrices, got blocks of them; put `in_blocks` "
+            "around other blocks, or into `otherwise`."
+        )
+    return Factor(*(x if x is None else widened(jnp.asarray(x)) for x in found))
 
 
 def _without_pairs(stacks: Mapping[str, Any], pairs: Mapping[str, str]) -> Any:
