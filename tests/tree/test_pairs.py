@@ -410,11 +410,20 @@ def test_state_of_pairs_is_portable_and_seen_by_map_params():
     assert jax.tree.leaves(seen.inner_state)
 
 
+def is_long(name):
+    """Whether a block compiles for long."""
+    return any(word in name for word in LONG_BLOCKS)
+
+
 @pytest.mark.broad
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if is_long(name) else name
+        for name in BLOCKS
+    ],
+)
 def test_other_blocks_do_not_know_of_pairs(name):
-    if any(word in name for word in LONG_BLOCKS):
-        pytest.skip("compiles for long")
     params = {f"{n}{i}/kernel": gaussian(4, 6, seed=i) for n in "ab" for i in range(2)}
     params = jax.tree.map(np.float32, params)
     both = {}
