@@ -12,6 +12,7 @@ that is in `Surroundings`, and nothing else reaches a block in this way:
 * `worked_sides.note_sides` records which sides a block works on, in `sides`;
 * `layouts.identities_of` tells which matrices they are, and `layouts.of_layout`
   evaluates an argument that is a function of the `layout`;
+* `stand_ins` are extra arguments, where `observation.observed` tries a block;
 * `kinds` says what the leaves of the tree are, to what updates other leaves.
 
 Without surroundings, none of them changes the program.
@@ -48,6 +49,8 @@ class Surroundings:
         kept: Pairs of new and old arrays that satisfy this already, if collected.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
         layout: The `stacks.Layout` of the matrices that this device has.
+        stand_ins: Function to extra arguments of `update` by name, with which `init`
+            tries a block; None where there are none.
         kinds: The `decisions.Kinds` of a tree whose leaves are updated; None elsewhere.
     """
 
@@ -61,6 +64,7 @@ class Surroundings:
     kept: list[tuple[Any, Any]] | None = None
     sides: Any = None
     layout: Any = None
+    stand_ins: Callable[[], Mapping[str, Stacks]] | None = None
     kinds: Any = None
 
 

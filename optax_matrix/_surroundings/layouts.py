@@ -5,6 +5,7 @@ where the step runs. Inside `on_matrices` that is the layout of the matrices tha
 device has; elsewhere no layout is known.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -52,3 +53,51 @@ def of_layout(name: str, value: Any) -> Any:
             "`on_matrices`."
         )
     return value(layout)
+
+
+def pairs_here() -> dict[str, str]:
+    """For each stack of matrices that are the first of a pair that of their partners.
+
+    Raises where no layout is known.
+    """
+    if (layout := here().layout) is None:
+        raise ValueError(
+            "`pairs` must be known, so that a block sees partners: run it in "
+            "om.on_matrices(block, pairs={'lora_a': 'lora_b'})."
+        )
+    return dict(layout.partners)
+
+
+def partners_of(stacks: Mapping[str, Any]) -> dict[str, Any]:
+    """For each stack that of its matrices' partners, in the same order.
+
+    The partners of a matrix are those of the argument ``pairs`` of `on_matrices`. All
+    that is kept by stack has partners: gradients, momenta, parameters, state.
+
+    Args:
+        stacks: Stacks by name.
+
+    Returns:
+        What the partners' stacks hold; stacks without partners are left out.
+
+    Raises:
+        ValueError: If there is no `on_matrices` around.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax, optax_matrix as om
+        >>> swapped = optax.stateless(lambda g, _: om.transforms.partners_of(g))
+        >>> tx = om.on_matrices(swapped, pairs={"key": "query"})
+        >>> grads = {"key": jnp.ones((2, 3)), "query": jnp.full((2, 3), 5.0)}
+        >>> tx.update(grads, tx.init(grads))[0]["key"].tolist()
+        [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
+    """
+    pairs = pairs_here()
+    both = pairs | {second: first for first, second in pairs.items()}
+    if not isinstance(stacks, Mapping):
+        raise ValueError(
+            "`stacks` must be a dict of stacks by name, as a block in `on_matrices` "
+            f"gets it, got {type(stacks).__name__}; inside `per_matrix` partners are "
+            "unknown."
+        )
+    return {name: stacks[both[name]] for name in stacks if both.get(name) in stacks}

@@ -107,7 +107,9 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         state = inner.init(params)
 
         def first(params, state):
-            found = measured(params, state, params)[2]
+            extra = stand_ins() if (stand_ins := here().stand_ins) else {}
+            extra = jax.tree.map(jnp.asarray, extra)
+            found = measured(params, state, params, **extra)[2]
             can = [n for n, m in measures.items() if found.keys() >= {*m.needs}]
             return {name: values_of(found, name) for name in can}
 

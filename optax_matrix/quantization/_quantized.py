@@ -7,7 +7,15 @@ from typing import Any
 from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED, Quantizer
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
+from optax_matrix.stacks.placement import (
+    Leaves,
+    MakeState,
+    Pairs,
+    Placement,
+    Sides,
+    Step,
+    Views,
+)
 
 
 def quantized(
@@ -79,8 +87,10 @@ class _Quantized:
     def wire_dtype(self) -> Any:
         return self.base.wire_dtype
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
-        return self.base.layout(leaves, views, max_batch)
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> Layout:
+        return self.base.layout(leaves, views, max_batch, pairs)
 
     def init(
         self,
@@ -103,6 +113,7 @@ class _Quantized:
         leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
+        sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         def run(local, stacks, packed, arrays):
             quantizer = dataclasses.replace(self.quantizer, ids=local.ids)
@@ -111,7 +122,7 @@ class _Quantized:
             inner_state = quantizer.repack(state.inner_state, packed.inner_state)
             return new, state._replace(inner_state=inner_state)
 
-        return self.base.update(layout, run, leaves, state, arrays)
+        return self.base.update(layout, run, leaves, state, arrays, sides)
 
     def specs(
         self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any

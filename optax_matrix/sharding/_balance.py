@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.sharding._ownership import Ownership
+from optax_matrix.sharding._ownership import Ownership, in_units
 
 TEAMS = (1, 2, 4, 8)
 _STEPS = 5  # The default of `newton_schulz`, and the width of its products in bytes.
@@ -26,14 +26,14 @@ def with_teams(ownerships: Sequence[Ownership], teams: int) -> list[Ownership]:
 
     Every last round goes to consecutive teams: to those whose busiest device has least
     work, and of equal ones to those that have least work together. Matrices with the
-    most work come first.
+    most work come first. Partners have the same places.
     """
     found = [_in_teams(own, teams) for own in ownerships]
     total = Loads(found)
     time = [work_of(own.matrix) // own.team_size for own in found]
-    order = sorted(range(len(found)), key=lambda i: -time[i])
-    for turn, i in enumerate(order):
-        own = found[i]
+    order = sorted(in_units(found), key=lambda unit: -sum(time[i] for i in unit))
+    for turn, unit in enumerate(order):
+        own = found[unit[0]]
         if own.remainder:
             count = own.owners_per_shard // own.team_size
             extra = own.remainder % count
@@ -42,8 +42,10 @@ def with_teams(ownerships: Sequence[Ownership], teams: int) -> list[Ownership]:
             # blocks are not shared.
             offset += count * (turn % own.team_size)
             if offset:
-                found[i] = dataclasses.replace(own, offset=offset)
-        total.add(found[i])
+                for i in unit:
+                    found[i] = dataclasses.replace(found[i], offset=offset)
+        for i in unit:
+            total.add(found[i])
     return found
 
 

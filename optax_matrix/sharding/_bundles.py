@@ -1,6 +1,7 @@
 """Leaves that are exchanged together, and their stacks."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,28 +43,42 @@ class Bundle:
 
 def matrices_per_device(matrix: MatrixView, max_batch: int | None) -> int:
     """The number of whole matrices with which no stack of a device is too large."""
+    shapes = shapes_of(matrix)
     limits = [
-        (max_batch or default_batch(*shape))
+        (max_batch or default_batch(*shapes[indices[0]]))
         // sum([matrix.pieces[i].count for i in indices])
-        for shape, indices in _pieces_by_shape(matrix).items()
+        for indices in _by_kind(shapes)
     ]
     return max(1, min(limits))
 
 
 def make_bundle(
-    paths: list[str], own: Ownership, dtype: Any, inside: list[tuple[str, ...]]
+    paths: list[str],
+    own: Ownership,
+    dtype: Any,
+    inside: list[tuple[str, ...]],
+    kinds: Sequence[Any],
 ) -> tuple[Bundle, dict[str, Group]]:
-    """The bundle of equal leaves, and its stacks; `inside` are axes inside matrices."""
+    """The bundle of equal leaves, and its stacks.
+
+    Args:
+        paths: The leaves.
+        own: Who owns their matrices.
+        dtype: Their dtype.
+        inside: For each axis of a leaf the mesh axes inside matrices.
+        kinds: For each piece of a matrix a value that is the same for those that share
+            a stack, which have one shape.
+    """
     view, pieces = own.view, own.matrix.pieces
     slots: dict[int, tuple[str, int, int]] = {}
     groups: dict[str, Group] = {}
-    for (rows, cols), indices in _pieces_by_shape(own.matrix).items():
+    for indices in _by_kind(kinds):
         blocks = [_identities(paths, own, i, pieces[i].count) for i in indices]
         ids = np.concatenate(blocks, axis=2).reshape(-1, 2)
         spec = view.spec_of_piece([x or None for x in inside])
         group = make_group(
-            rows=rows,
-            cols=cols,
+            rows=pieces[indices[0]].rows,
+            cols=pieces[indices[0]].cols,
             dtype=dtype,
             residual=view.residual,
             spec=(own.owner_axes, *spec[1:]),
@@ -81,12 +96,17 @@ def make_bundle(
     return Bundle(tuple(paths), own, Exchange(own), ordered), groups
 
 
-def _pieces_by_shape(matrix: MatrixView) -> dict[tuple[int, int], list[int]]:
-    """The pieces of a matrix that share a stack, by shape."""
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for i, piece in enumerate(matrix.pieces):
-        shapes.setdefault((piece.rows, piece.cols), []).append(i)
-    return shapes
+def shapes_of(matrix: MatrixView) -> list[tuple[int, int]]:
+    """The shape of each piece of a matrix."""
+    return [(piece.rows, piece.cols) for piece in matrix.pieces]
+
+
+def _by_kind(kinds: Sequence[Any]) -> list[list[int]]:
+    """The numbers of pieces that share a stack."""
+    found: dict[Any, list[int]] = {}
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    return list(found.values())
 
 
 def _identities(

@@ -3,28 +3,25 @@
 import dataclasses
 import functools
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix._mesh import shards
-from optax_matrix._paths import natural_order
 from optax_matrix._thresholds import Thresholds
-from optax_matrix.matrices.view import MatrixView
-from optax_matrix.sharding._balance import with_teams
-from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
-from optax_matrix.sharding._checks import check_no_teams, check_padding
-from optax_matrix.sharding._ownership import Ownership, whole_matrix
+from optax_matrix.matrices.statistics import Sides, to_pieces
+from optax_matrix.matrices.view import Side
+from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding._teams import LastRound, Team
 from optax_matrix.stacks.identities import FILLER
-from optax_matrix.stacks.layout import Layout, chunks
+from optax_matrix.stacks.layout import Layout
 
 _FILLER = np.array(FILLER, np.uint32)
 
@@ -72,6 +69,13 @@ class OwnerLayout(Layout):
         return {path: (own, i) for own, paths in numbered for i, path in paths}
 
     @functools.cached_property
+    def pairs(self) -> dict[str, str]:
+        """From the path of the first leaf of each pair to that of its partner."""
+        both = itertools.pairwise(self.bundles)
+        paired = [(a.paths, b.paths) for a, b in both if b.ownership.follows]
+        return {p: q for each in paired for p, q in zip(*each, strict=True)}
+
+    @functools.cached_property
     def full_specs(self) -> dict[str, PartitionSpec]:
         """The partition spec of each leaf, in full rank."""
         return {path: _full_rank(spec) for path, spec in self.specs.items()}
@@ -81,8 +85,26 @@ class OwnerLayout(Layout):
         """The same without the axes in `inside`: those of the ``shard_map``."""
         if not self.inside:
             return self.full_specs
-        manual = {p: _without(spec, self.inside) for p, spec in self.specs.items()}
+        manual = {p: without(spec, self.inside) for p, spec in self.specs.items()}
         return {path: _full_rank(spec) for path, spec in manual.items()}
+
+    def specs_of(
+        self, names: Iterable[str], sides: Mapping[str, Sides]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The specs of trees of leaves by name, without and with the axes `inside`."""
+        given = {n: sides.get(n) for n in names}
+        whole = {n: self._of_statistic(s) for n, s in given.items() if s is not None}
+        trees = self.manual_specs, self.full_specs
+        manual, full = (dict.fromkeys(names, specs) | whole for specs in trees)
+        return manual, full
+
+    def _of_statistic(self, sides: tuple[Side, ...]) -> dict[str, PartitionSpec]:
+        specs: dict[str, PartitionSpec] = {}
+        for bundle in self.bundles:
+            entries = bundle.ownership.of_statistic(sides).spec
+            known = _full_rank(entries[: len(entries) - len(_ones(sides))])
+            specs |= dict.fromkeys(bundle.paths, known)
+        return specs
 
     def on_device(self, manifest: Mapping[str, Array]) -> "OwnerLayout":
         """The layout of one device's own matrices, of which this is the manifest."""
@@ -132,15 +154,22 @@ class OwnerLayout(Layout):
         return dataclasses.replace(self.on_device(own), is_local=False)
 
     def stack(
-        self, leaves: Mapping[str, Array], wire_dtype: Any = None
+        self,
+        leaves: Mapping[str, Array],
+        sides: Sides = None,
+        wire_dtype: Any = None,
     ) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
             own = bundle.ownership
             leaves_of = [leaves[path] for path in bundle.paths]
-            whole = bundle.exchange.to_owners(leaves_of, wire_dtype)
-            pieces = own.matrix.to_matrices(whole)
+            exchange = bundle.exchange
+            if sides is not None:
+                exchange = Exchange(own.of_statistic(sides))
+                leaves_of = [x.reshape(*x.shape, *_ones(sides)) for x in leaves_of]
+            whole = exchange.to_owners(leaves_of, wire_dtype)
+            pieces = to_pieces(own.matrix, sides, whole)
             for (name, _, _), piece in zip(bundle.slots, pieces, strict=True):
                 by_matrix = piece.reshape(own.matrices_per_owner, -1, *piece.shape[1:])
                 parts.setdefault(name, []).append(by_matrix)
@@ -162,75 +191,13 @@ class OwnerLayout(Layout):
         return leaves
 
 
-def owner_layout(
-    leaves: Mapping[str, Any],
-    views: Mapping[str, MatrixView],
-    specs: Mapping[str, Spec],
-    owner_axes: tuple[str, ...],
-    mesh: Any,
-    *,
-    max_batch: int | None = None,
-    pad_to: int | None = None,
-    teams: int = 1,
-) -> OwnerLayout:
-    """Groups matrix leaves of equal view, dtype and spec, and gives them to owners."""
-    inside = _inside(views, specs, owner_axes)
-    check_no_teams(teams, inside)
-    sizes = dict(mesh.shape) if views else {}
-    pools: dict[tuple, list[str]] = {}
-    for path in sorted(views, key=natural_order):
-        dtype = dtypes.canonicalize_dtype(leaves[path].dtype)
-        pools.setdefault((views[path], dtype, specs[path]), []).append(path)
-    chosen: list[tuple[list[str], Any, Spec]] = []
-    ownerships: list[Ownership] = []
-    for (view, dtype, spec), paths in pools.items():
-        manual = _without(spec, inside)
-        batch = tuple(x for a in view.batch_axes for x in manual[a])
-        axes = owner_axes + tuple(x for x in batch if x not in owner_axes)
-        devices = math.prod([sizes[x] for x in axes])
-        if pad_to is not None:
-            check_padding(pad_to, paths, view, axes, batch, devices)
-        # With `pad_to`, the bounds of stacks must not depend on the mesh, either.
-        limit = matrices_per_device(whole_matrix(view), max_batch) * (pad_to or devices)
-        limit = 1 if pad_to is not None and batch else limit
-        for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
-            own = Ownership(view, manual, axes, sizes, len(chunk), pad_to)
-            ownerships.append(own)
-            chosen.append((chunk, dtype, spec))
-    bundles, groups = [], {}
-    ownerships = with_teams(ownerships, teams)
-    for own, (chunk, dtype, spec) in zip(ownerships, chosen, strict=True):
-        own_inside = [tuple([x for x in entry if x in inside]) for entry in spec]
-        bundle, made = make_bundle(chunk, own, dtype, own_inside)
-        bundles.append(bundle)
-        groups |= made
-    return OwnerLayout(
-        groups=groups,
-        views=views,
-        bundles=tuple(bundles),
-        mesh=mesh,
-        specs=specs,
-        inside=inside,
-        teams=teams,
-        max_batch=max_batch,
-    )
+def _ones(sides: tuple[Side, ...]) -> tuple[int, ...]:
+    """The sides that a matrix has more than a statistic."""
+    return (1,) * (2 - len(sides))
 
 
-def _inside(
-    views: Mapping[str, MatrixView], specs: Mapping[str, Spec], owners: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Mesh axes that split a matrix and are not owner axes."""
-    splitting = [
-        x
-        for path, view in views.items()
-        for a in view.output_axes + view.reduction_axes
-        for x in specs[path][a]
-        if x not in owners
-    ]
-    return tuple(dict.fromkeys(splitting))
-
-
-def _without(spec: Spec, axes: Sequence[str]) -> Spec:
+def without(spec: Spec, axes: Sequence[str]) -> Spec:
+    """A spec without some of the mesh axes."""
     return tuple([tuple([x for x in e if x not in axes]) for e in spec])
 
 

@@ -19,7 +19,8 @@ from optax_matrix.sharding._checks import (
     check_wire_dtype,
     with_one_axis_argument,
 )
-from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
+from optax_matrix.sharding._grouping import owner_layout
+from optax_matrix.sharding._owner_layout import OwnerLayout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
     given_specs,
@@ -35,7 +36,15 @@ from optax_matrix.sharding._run import (
     specs_of_state,
 )
 from optax_matrix.sharding._teams import in_team
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
+from optax_matrix.stacks.placement import (
+    Leaves,
+    MakeState,
+    Pairs,
+    Placement,
+    Sides,
+    Step,
+    Views,
+)
 
 
 @with_one_axis_argument
@@ -168,7 +177,7 @@ class owners:
         )
 
     def layout(
-        self, leaves: Leaves, views: Views, max_batch: int | None
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
     ) -> OwnerLayout:
         """See `Placement.layout`."""
         matrices = {path: leaves[path] for path in views}
@@ -182,6 +191,7 @@ class owners:
             specs,
             axes,
             mesh,
+            pairs=pairs,
             max_batch=max_batch,
             pad_to=self.pad_to,
             teams=self.teams,
@@ -225,17 +235,19 @@ class owners:
         leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
+        sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
         if not layout.groups:
-            _, state = step(layout, {"updates": {}, "params": {}}, state, arrays)
+            stacks = {"params": {}, **{name: {} for name in leaves}}
+            _, state = step(layout, stacks, state, arrays)
             return {}, state
 
         def on_device(leaves, state, arrays):
             local = layout.on_device(state.manifest)
-            stacks = {"updates": local.stack(leaves["updates"], self.wire_dtype)}
-            if "params" in leaves:  # They are never rounded.
-                stacks["params"] = local.stack(leaves["params"])
+            stacks = {"updates": local.stack(leaves["updates"], None, self.wire_dtype)}
+            others = {n: x for n, x in leaves.items() if n != "updates"}  # Not rounded.
+            stacks |= {n: local.stack(x, sides.get(n)) for n, x in others.items()}
             real = layout.real(state.manifest)
             rounds = layout.last_rounds(state.manifest)
             shared = {name: partial(in_team, last) for name, last in rounds.items()}
@@ -246,15 +258,13 @@ class owners:
             return local.unstack(new, self.wire_dtype), state
 
         manual, full = specs_of_state(layout, state)
-        like_leaves, like_whole = layout.manual_specs, layout.full_specs
-        in_specs = (dict.fromkeys(leaves, like_leaves), manual, PartitionSpec())
-        whole = dict.fromkeys(leaves, like_whole), full
-        leaves, state = as_specified((leaves, state), whole, layout.mesh)
+        own, whole = layout.specs_of(leaves, sides)
+        leaves, state = as_specified((leaves, state), (whole, full), layout.mesh)
         # Every device gets each extra argument whole; unused ones are not sent.
         arrays = as_specified(arrays, [PartitionSpec()] * len(arrays), layout.mesh)
-        run = on_every_device(
-            layout, on_device, in_specs, (like_leaves, manual), (like_whole, full)
-        )
+        in_specs = (own, manual, PartitionSpec())
+        out_specs = (own["updates"], manual), (whole["updates"], full)
+        run = on_every_device(layout, on_device, in_specs, *out_specs)
         return run(leaves, state, arrays)
 
     def specs(

@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix.matrices.view import MatrixView
+from optax_matrix.matrices.statistics import shape_of
+from optax_matrix.matrices.view import MatrixView, Side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Ownership:
         offset: The place of the last round's first matrix; the others have the next
             places. Place p is in team p modulo the number of teams, so that each team
             gets a matrix before any gets two.
+        follows: Whether its matrices are the partners of those of the ownership before
+            it, and have their owners.
     """
 
     view: MatrixView
@@ -44,6 +47,7 @@ class Ownership:
     pad_to: int | None = None
     team_size: int = 1
     offset: int = 0
+    follows: bool = False
 
     @functools.cached_property
     def matrix(self) -> MatrixView:
@@ -160,6 +164,32 @@ class Ownership:
         last = jnp.roll(last.reshape(-1, *rest), -self.offset, axis=0)
         return jnp.concatenate([rounds, last[: self.remainder]])
 
+    def of_statistic(self, sides: tuple[Side, ...]) -> "Ownership":
+        """The ownership of statistics of these leaves, seen as matrices of two axes.
+
+        A side is sharded as that of the leaf is, as far as one axis of an array can be.
+        """
+        view, front = self.view, len(self.view.batch_axes)
+        of_side = {"out": view.output_axes, "in": view.reduction_axes}
+        axes = [of_side[side] for side in sides]
+        first = lambda one: next((a for a in one if view.shape[a] > 1), one[0])
+        spec = [self.spec[a] for a in view.batch_axes]
+        for one in axes:  # The second of two equal sides is whole.
+            known = self.spec[first(one)]
+            spec.append(() if known in spec else known)
+        ones = 2 - len(sides)
+        seen = dataclasses.replace(
+            view,
+            shape=(*shape_of(view, sides), *[1] * ones),
+            batch_axes=tuple(range(front)),
+            output_axes=(front,),
+            reduction_axes=(front + 1,),
+            output_sections=1,
+            reduction_sections=1,
+            layer_axes=None,
+        )
+        return dataclasses.replace(self, view=seen, spec=(*spec, *[()] * ones))
+
     def devices(self, axes: Iterable[str]) -> int:
         """Number of devices along mesh axes."""
         return math.prod(map(self.sizes.__getitem__, axes))
@@ -175,4 +205,29 @@ def whole_matrix(view: MatrixView) -> MatrixView:
         output_axes=(0,),
         reduction_axes=(1,),
         layer_axes=None,
+    )
+
+
+def in_units(ownerships: Sequence[Ownership]) -> list[list[int]]:
+    """The numbers of ownerships, those of partners together."""
+    units: list[list[int]] = []
+    for i, own in enumerate(ownerships):
+        if own.follows:
+            units[-1].append(i)
+        else:
+            units.append([i])
+    return units
+
+
+def check_same_owners(partners: Sequence[tuple[Ownership, str]]) -> None:
+    """Raises unless matrix i of two ownerships has the same place for every i."""
+    one, other = (own for own, _ in partners)
+    same = one.owner_axes == other.owner_axes and one.table.shape == other.table.shape
+    if same and (one.table == other.table).all():
+        return
+    shown = [f"{path!r} on {own.batch_mesh_axes}" for own, path in partners]
+    raise ValueError(
+        "`pairs` must join leaves whose layers, heads and experts are sharded alike, "
+        f"so that partners have one owner, got {' and '.join(shown)}; give both one "
+        "spec on these axes."
     )

@@ -15,7 +15,8 @@ from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._balance import TEAMS, loads, with_teams, work_of
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._exchange import Exchange
-from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
+from optax_matrix.sharding._grouping import owner_layout
+from optax_matrix.sharding._owner_layout import OwnerLayout
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._planned import (
     Plan,
@@ -217,7 +218,9 @@ def _choice(
 ) -> PlannedChoice | None:
     """Work and bytes with other owner axes; None if they cannot place the matrices."""
     try:
-        other = owner_layout(leaves, layout.views, layout.specs, axes, layout.mesh)
+        other = owner_layout(
+            leaves, layout.views, layout.specs, axes, layout.mesh, pairs=layout.pairs
+        )
     except ValueError:
         return None
     sent = sum(_sent(bundle, wire, leaves) for bundle in other.bundles)

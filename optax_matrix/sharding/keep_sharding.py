@@ -25,7 +25,14 @@ from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import is_on_one_device
 from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
-from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
+from optax_matrix.stacks.placement import (
+    Leaves,
+    MakeState,
+    Pairs,
+    Sides,
+    Step,
+    Views,
+)
 
 
 class KeepSharding:
@@ -40,9 +47,11 @@ class KeepSharding:
 
     wire_dtype = None
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> Layout:
         """See `Placement.layout`."""
-        return group_matrices(leaves, views, max_batch)
+        return group_matrices(leaves, views, max_batch, pairs)
 
     def init(
         self,
@@ -82,6 +91,7 @@ class KeepSharding:
         leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
+        sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
         alone = all(map(is_on_one_device, leaves["updates"].values()))
@@ -89,7 +99,7 @@ class KeepSharding:
         few = lambda m, n: min(layout.largest_batch(m, n), most // (m * n))
 
         def run(leaves, state, arrays):
-            stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
+            stacks = {n: layout.stack(x, sides.get(n)) for n, x in leaves.items()}
             with within(limit=few if alone else None, alone=alone):
                 new, state = step(layout, stacks, state, arrays)
             return layout.unstack(new), _keep_small_whole(state, layout)

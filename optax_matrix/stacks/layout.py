@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from optax_matrix._mesh import explicit_spec
 from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
+from optax_matrix.matrices.pairs import Pairs
+from optax_matrix.matrices.statistics import Sides, to_pieces
 from optax_matrix.matrices.view import MatrixView, Side
 from optax_matrix.stacks.identities import checksum, form_of, identities
 from optax_matrix.stacks.parts import parts
@@ -119,11 +122,14 @@ class Layout:
         views: The view of every matrix leaf, by path.
         max_batch: Largest number of matrices in a stack of one device; None for as many
             as `STACK_ELEMENTS` allows.
+        partners: For each stack of matrices that are the first of a pair the stack of
+            their partners, in the same order.
     """
 
     groups: Mapping[str, Group]
     views: Mapping[str, MatrixView]
     max_batch: int | None = None
+    partners: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -153,14 +159,16 @@ class Layout:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
-    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
-        """Gathers matrix leaves, given by path, into stacks."""
+    def stack(
+        self, leaves: Mapping[str, Array], sides: Sides = None
+    ) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks; or statistics of them."""
 
         def run(view: MatrixView, members: list[Member]) -> Array:
             # Leaves of one view are stacked first and transposed together: one
             # transposition instead of one per leaf.
             stacked = _concatenate([leaves[m.path][None] for m in members])
-            return view.to_matrices(stacked)[members[0].piece]
+            return to_pieces(view, sides, stacked)[members[0].piece]
 
         return {
             name: _concatenate([run(*args) for args in self._runs(group)])
@@ -221,32 +229,49 @@ def group_matrices(
     leaves: Mapping[str, Any],
     views: Mapping[str, MatrixView],
     max_batch: int | None = None,
+    pairs: Pairs = MappingProxyType({}),
 ) -> Layout:
-    """`make_layout` of leaves whose views are known, by path."""
-    pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
-    for path in sorted(views, key=natural_order):
-        view, dtype = views[path], dtypes.canonicalize_dtype(leaves[path].dtype)
-        spec = view.spec_of_piece(explicit_spec(leaves[path]))
-        for i, piece in enumerate(view.pieces):
-            key = (piece.rows, piece.cols, view.residual, dtype, spec)
-            pools.setdefault(key, {}).setdefault((view, i), []).append(
-                (path, i, piece.count)
-            )
-    groups = [
-        _group(key, chunk, views)
-        for key, runs in pools.items()
+    """`make_layout` of leaves whose views are known, by path.
+
+    The stacks of partners correspond: matrix i of one is the partner of matrix i of the
+    other.
+    """
+    pools: dict[tuple, dict[tuple, list[tuple]]] = {}
+    for unit in units_of(views, pairs):
+        each = [views[path] for path in unit]
+        specs = [views[p].spec_of_piece(explicit_spec(leaves[p])) for p in unit]
+        types = [dtypes.canonicalize_dtype(leaves[path].dtype) for path in unit]
+        for i, pieces in enumerate(zip(*(v.pieces for v in each), strict=True)):
+            kinds = zip(pieces, each, types, specs, strict=True)
+            key = tuple([(p.rows, p.cols, v.residual, t, s) for p, v, t, s in kinds])
+            run = tuple([(view, i) for view in each])
+            members = tuple([(path, i, pieces[0].count) for path in unit])
+            pools.setdefault(key, {}).setdefault(run, []).append(members)
+    by_name: dict[str, Group] = {}
+    partners: dict[str, str] = {}
+    for key, runs in pools.items():
         for chunk in chunks(
             list(itertools.chain(*runs.values())),
-            max_batch or default_batch(*key[:2]),
-            size=lambda piece: piece[2],
-        )
-    ]
-    by_name = {group.name: group for group in groups}
-    return Layout(groups=by_name, views=views, max_batch=max_batch)
+            max_batch or min([default_batch(*kind[:2]) for kind in key]),
+            size=lambda members: members[0][2],
+        ):
+            columns = zip(key, zip(*chunk, strict=True), strict=True)
+            made = [_group(kind, members, views) for kind, members in columns]
+            by_name |= {group.name: group for group in made}
+            if len(made) > 1:
+                partners[made[0].name] = made[1].name
+    return Layout(groups=by_name, views=views, max_batch=max_batch, partners=partners)
+
+
+def units_of(views: Mapping[str, MatrixView], pairs: Pairs) -> list[tuple[str, ...]]:
+    """The leaves in their order, alone or with their partner behind them."""
+    seconds = set(pairs.values())
+    firsts = [p for p in sorted(views, key=natural_order) if p not in seconds]
+    return [(path, pairs[path]) if path in pairs else (path,) for path in firsts]
 
 
 def _group(
-    key: tuple, pieces: list[tuple[str, int, int]], views: Mapping[str, MatrixView]
+    key: tuple, pieces: Sequence[tuple], views: Mapping[str, MatrixView]
 ) -> Group:
     rows, cols, residual, dtype, spec = key
     members, start = [], 0

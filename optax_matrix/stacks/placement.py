@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from optax_matrix.matrices.pairs import Pairs
+from optax_matrix.matrices.statistics import Sides
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import Layout
 
@@ -19,7 +21,8 @@ MakeState = Callable[[Any, Any, Any], Any]
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """``step(local, stacks, state, arrays)`` returns new stacks and the new state.
 
-``stacks`` has ``"updates"`` and, if the transformation uses them, ``"params"``.
+``stacks`` has ``"updates"`` and, if the transformation uses them, ``"params"``, and
+statistics under their names.
 """
 
 
@@ -45,13 +48,16 @@ class Placement(Protocol[L]):
         """
         ...
 
-    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> L:
+    def layout(
+        self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
+    ) -> L:
         """Groups the matrix leaves into stacks.
 
         Args:
             leaves: Parameters (or updates, if there are none) by path, or their shapes.
             views: The views of those that are matrices.
             max_batch: Largest number of matrices in a stack on one device.
+            pairs: Leaves whose matrices must be at the same places of two stacks.
 
         Returns:
             The layout of whole stacks. It is the same for the same arguments: `update`
@@ -89,6 +95,7 @@ class Placement(Protocol[L]):
         leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
+        sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         """Runs one step on the devices of the state.
 
@@ -96,9 +103,10 @@ class Placement(Protocol[L]):
             layout: What `layout` returned.
             step: ``step(local, stacks, state, arrays)``.
             leaves: The matrix leaves of ``"updates"`` and, if the transformation uses
-                them, of ``"params"``, by path.
+                them, of ``"params"``, by path; under other names statistics of them.
             state: The state of whole stacks.
             arrays: Traced hyperparameters and extra arguments, the same on all devices.
+            sides: The sides of each statistic, by its name among ``leaves``.
 
         Returns:
             The new updates by path, and the new state.

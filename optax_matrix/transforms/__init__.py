@@ -21,7 +21,8 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``update_size``            ``c M``, c from the shape or a norm
 ``weight_size``            steps such that ``|W| = |W_0|``; decay
 ``connectives``            ``w_1 f_1(G) + w_2 f_2(G)``; a function with a state
-``wrappers``               f in another precision, or with injected hyperparameters
+``wrappers``               f in another precision, or with injected hyperparameters;
+                           ``f(A, B)`` of two matrices
 =========================  =========================================================
 
 For example:
@@ -43,6 +44,7 @@ each. Families may use one another, but never in circles. What they share: ``sid
 (rows, columns or both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
+from optax_matrix._surroundings.layouts import partners_of
 from optax_matrix.transforms.connectives import add, with_state
 from optax_matrix.transforms.equilibration import (
     compress_entries,
@@ -99,14 +101,17 @@ from optax_matrix.transforms.update_size import (
 from optax_matrix.transforms.variance_reduction import correct_variance
 from optax_matrix.transforms.weight_size import add_cautious_decay, finish_step
 from optax_matrix.transforms.wrappers import (
+    Factor,
     in_blocks,
     in_float32,
     inject_hyperparams,
+    on_pairs,
     with_gradient,
 )
 
 __all__ = [
     "Basis",
+    "Factor",
     "Policy",
     "PolicyInput",
     "Subspace",
@@ -129,10 +134,12 @@ __all__ = [
     "lmo",
     "match_rms",
     "momentum",
+    "on_pairs",
     "orthogonalize",
     "orthogonalize_balanced",
     "orthogonalize_low_rank",
     "orthogonalize_selected",
+    "partners_of",
     "precondition",
     "preserve_norm",
     "project_low_rank",

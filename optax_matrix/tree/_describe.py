@@ -93,7 +93,7 @@ def describe(
     """
     decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
     make = group_matrices if placement is None else placement.layout
-    layout = make(leaves, views_of(decisions), max_batch)
+    layout = make(leaves, views_of(decisions), max_batch, {})
     groups: dict[str, list[str]] = {}
     for name, group in layout.groups.items():
         for member in group.members:

@@ -7,6 +7,8 @@ import optax
 
 from optax_matrix._arguments import PositiveInt, check_called, checked
 from optax_matrix.linalg.precision import Precision
+from optax_matrix.matrices.pairs import as_pair_rule
+from optax_matrix.matrices.statistics import as_forms
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._build import Build, as_build
@@ -29,6 +31,8 @@ def on_matrices(
     other: OfTree | None = None,
     name: str | None = None,
     dimension_numbers: Any = None,
+    pairs: Any = None,
+    statistics: Any = None,
     placement: Placement[Any] | None = None,
     max_batch: PositiveInt | None = None,
     needs_params: bool = False,
@@ -71,6 +75,21 @@ def on_matrices(
             tree or prefix tree of `MatrixDimensionNumbers` or
             `optax.contrib.MuonDimensionNumbers` with None for other leaves, or a
             callable from the parameters to such a tree.
+        pairs: Which matrices a block sees together, by the paths of their leaves: a
+            dict of replacements by regular expression, as `re.sub` takes them
+            (``{"lora_a": "lora_b"}``; the first expression that is found in a path
+            counts), or a function from a path to that of the partner, or None. Partners
+            are stacked in one order, matrix i beside its partner i, and have one owner.
+            `transforms.on_pairs` and `transforms.partners_of` show them to a block;
+            other blocks do not change.
+        statistics: Extra arguments of `update` that are trees with an array for each
+            matrix leaf, by name: the sides of that array, behind the batch axes of the
+            leaf. ``{"second_moments": ("in", "in"), "tokens": ()}`` are a square array
+            and a number for each matrix. They are stacked and sent as gradients are, so
+            that a block gets ``second_moments`` as ``{group: (batch, in, in)}``. Trees
+            whose leaves have the shapes of the matrices' are recognized without it;
+            None as the sides says so to the test of `probe`. All other extra arguments
+            are passed on as they are.
         placement: Where matrices live on a mesh, a `Placement` such as `owners`. None
             keeps the sharding of the arrays, in Auto and Explicit mode.
         max_batch: Largest number of matrices in a stack (with `owners`, on each
@@ -111,9 +130,10 @@ def on_matrices(
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if a block that `build`
-            makes refuses an argument, dimension numbers do not fit or the
-            transformation couples matrices; at `update`, if the state belongs to other
-            matrices or another method, or a gradient has another shape than its
+            makes refuses an argument, dimension numbers do not fit, a partner is
+            missing, is that of two matrices or has another number of matrices, or the
+            transformation couples other matrices; at `update`, if the state belongs to
+            other matrices or another method, or a gradient has another shape than its
             parameter.
 
     Examples:
@@ -132,6 +152,8 @@ def on_matrices(
         after=_as_function("after", after),
         other=_as_function("other", other),
         dimension_numbers=dimension_numbers,
+        pairs=as_pair_rule(pairs),
+        forms=as_forms(statistics),
         max_batch=max_batch,
         placement=KeepSharding() if placement is None else placement,
         needs_params=needs_params,

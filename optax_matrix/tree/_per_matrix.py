@@ -7,6 +7,7 @@ import jax
 import optax
 
 from optax_matrix._surroundings import within
+from optax_matrix._surroundings.trees import is_by_stack
 
 
 def per_matrix(
@@ -41,15 +42,19 @@ def per_matrix(
 
     def update_fn(updates, state, params=None, **extra_args):
         leaves, structure = jax.tree.flatten(updates)
-        # A gradient is a tree like the updates; other arguments are for all matrices.
-        gradient = extra_args.pop("gradient", None)
-        trees = (state, params, gradient)
+        # Other arguments than a gradient and statistics are for all matrices.
+        own = {n: x for n, x in extra_args.items() if is_by_stack(x, updates)}
+        own |= {
+            n: x for n, x in extra_args.items() if n == "gradient" and x is not None
+        }
+        common = {n: x for n, x in extra_args.items() if n not in own}
+        trees = (state, params, *own.values())
         none = [None] * len(leaves)
         each = [none if t is None else structure.flatten_up_to(t) for t in trees]
 
-        def one(g: Any, s: Any, p: Any, gradient: Any) -> Any:
-            known = {} if gradient is None else {"gradient": gradient}
-            return inner.update(g, s, p, **known, **extra_args)
+        def one(g: Any, s: Any, p: Any, *parts: Any) -> Any:
+            known = dict(zip(own, parts, strict=True))
+            return inner.update(g, s, p, **known, **common)
 
         with within(found=None):  # Its values are no stacks.
             rows = zip(leaves, *each, strict=True)

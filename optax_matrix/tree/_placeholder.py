@@ -1,5 +1,7 @@
 """What `optax.tree.map_params` sees of a state: it calls `init` with a placeholder."""
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,17 +24,23 @@ def is_placeholder(params: Any) -> bool:
 
 
 def placeholder_state(
-    name: str | None, build: Build, placement: Placement[Any], placeholder: Any
+    name: str | None,
+    build: Build,
+    placement: Placement[Any],
+    placeholder: Any,
+    has_pairs: bool,
 ) -> OnMatricesState:
     """The state with the placeholder in place of everything that is kept by stack.
 
-    Where that is shows the state of a single matrix. A build that cannot do with one,
-    such as rotations that layers share, is seen as a whole that belongs to none.
+    Where that is shows the state of a single matrix, and of a pair if there are some. A
+    build that cannot do with one, such as rotations that layers share, is seen as a
+    whole that belongs to none.
     """
-    try:
-        inner = _of_one_matrix(build, placeholder)
-    except Exception:
-        inner = _OPAQUE
+    inner = _OPAQUE
+    pair = ("first", "second") if has_pairs else ()
+    for names in (pair, ("kernel", *pair)):  # Some blocks are for partners only.
+        with contextlib.suppress(Exception):
+            inner = _of_matrices(build, placeholder, names)
     method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
     empty = OnMatricesState(method, _OPAQUE, _OPAQUE, inner)
     # The placement may keep state of its own.
@@ -45,13 +53,15 @@ def placeholder_state(
     return state._replace(inner_state=inner)
 
 
-def _of_one_matrix(build: Build, placeholder: Any) -> Any:
+def _of_matrices(build: Build, placeholder: Any, names: Sequence[str]) -> Any:
+    pairs = {"first": "second"} if "first" in names else {}
     view = make_view((4, 6), MatrixDimensionNumbers(residual="out"))
-    like = {"kernel": jax.ShapeDtypeStruct(view.shape, jnp.float32)}
-    layout = group_matrices(like, {"kernel": view})
+    like = dict.fromkeys(names, jax.ShapeDtypeStruct(view.shape, jnp.float32))
+    layout = group_matrices(like, dict.fromkeys(names, view), pairs=pairs)
     with within(measures={}, layout=layout):
         init = lambda leaves: build(layout).init(layout.stack(leaves))
         state = jax.eval_shape(init, like)
-    by_stack = lambda x: isinstance(x, dict) and set(x) == set(layout.groups)
+    known = set(layout.groups)
+    by_stack = lambda x: isinstance(x, dict) and bool(x) and set(x) <= known
     mark = lambda x: placeholder if by_stack(x) else _OPAQUE
     return jax.tree.map(mark, state, is_leaf=by_stack)

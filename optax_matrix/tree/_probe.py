@@ -1,8 +1,9 @@
 """Tests that a transformation treats each matrix of a stack independently."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,9 +13,11 @@ import numpy as np
 import optax
 
 from optax_matrix._surroundings import within
+from optax_matrix.matrices.statistics import Sides
 from optax_matrix.stacks.identities import identities
 from optax_matrix.stacks.layout import Group, Layout, Member
 from optax_matrix.tree._build import Build
+from optax_matrix.tree._statistics import stand_ins
 from optax_matrix.tree.state import is_ours
 
 _SIDE = 6
@@ -24,22 +27,28 @@ _STEPS = 2
 _STAND_IN = 0.5
 
 
-def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) -> None:
+def refuse_coupling(
+    build: Build,
+    layout: Layout,
+    needs_params: bool = False,
+    forms: Mapping[str, Sides] = MappingProxyType({}),
+) -> None:
     """Raises if an update or a state leaf of one matrix depends on other matrices.
 
     The transformation is built for small stacks, and once more with an additional
     matrix in front of each, the newcomer, and both run for a few steps. Updates and
-    state of the other matrices must not depend on the newcomer's entries. Without a
-    newcomer, those of nearly all matrices must be the same: stacks of another size may
-    round differently, and an ill-conditioned matrix amplifies that. The first groups
-    of ``layout`` are tested, cut to small sides.
+    state of the other matrices must not depend on the newcomer's entries; the partners
+    of newcomers are newcomers. Without a newcomer, those of nearly all matrices must be
+    the same: stacks of another size may round differently, and an ill-conditioned
+    matrix amplifies that. The first groups of ``layout`` are tested, cut to small
+    sides.
     """
     if not layout.groups:
         return
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
     with within(layout=small[0]):
-        _refuse_shapes(build, small[0], needs_params)
-    if not _coupled(build, small, needs_params):
+        _refuse_shapes(build, small[0], needs_params, forms)
+    if not _coupled(build, small, needs_params, forms):
         return
     raise ValueError(
         "`build` must treat each matrix of a stack by itself, but it gives a matrix "
@@ -50,12 +59,16 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     )
 
 
-def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
+def _refuse_shapes(
+    build: Build, layout: Layout, needs_params: bool, forms: Mapping[str, Sides]
+) -> None:
     """Raises if updates have other shapes than gradients."""
     stacks = _stacks(layout, 0, is_loud=False)
     tx = optax.with_extra_args_support(build(layout))
     run = lambda params: jax.eval_shape(
-        lambda x: tx.update(x, tx.init(x), params)[0], stacks
+        lambda x, extra: tx.update(x, tx.init(x), params, **extra)[0],
+        stacks,
+        stand_ins(forms, layout),
     )
     try:
         new = run(stacks if needs_params else None)
@@ -91,7 +104,7 @@ def _succeeds(f: Callable, *args: Any) -> bool:
 def _small(layout: Layout, newcomers: int) -> Layout:
     groups: dict[str, Group] = {}
     views = dict(layout.views)
-    for name, group in list(layout.groups.items())[:2]:
+    for name, group in _first_groups(layout):
         first = group.members[0]
         newcomer = Member(f"newcomer beside {first.path}", first.piece, 0, newcomers)
         views[newcomer.path] = views[first.path]
@@ -107,7 +120,17 @@ def _small(layout: Layout, newcomers: int) -> Layout:
             ids=_ids(members),
             forms=np.tile(group.forms[:1], (_COUNT + newcomers, 1)),
         )
-    return dataclasses.replace(layout, groups=groups, views=views)
+    partners = {a: b for a, b in layout.partners.items() if a in groups}
+    return dataclasses.replace(layout, groups=groups, views=views, partners=partners)
+
+
+def _first_groups(layout: Layout) -> list[tuple[str, Group]]:
+    """The first two groups; with pairs those of the first pair, and one without."""
+    pairs = list(layout.partners.items())
+    paired = {name for pair in pairs for name in pair}
+    alone = [name for name in layout.groups if name not in paired]
+    names = [*pairs[0], *alone[:1]] if pairs else alone[:2]
+    return [(name, layout.groups[name]) for name in names]
 
 
 def _ids(members: tuple[Member, ...]) -> np.ndarray:
@@ -115,8 +138,13 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
-    run = _runner(build, layouts, needs_params)
+def _coupled(
+    build: Build,
+    layouts: list[Layout],
+    needs_params: bool,
+    forms: Mapping[str, Sides],
+) -> bool:
+    run = _runner(build, layouts, needs_params, forms)
     with jax.ensure_compile_time_eval(), jax.debug_nans(False):
         (alone, joined), (_, loud) = run(), run(is_loud=True)
     found = alone, joined, loud
@@ -126,7 +154,12 @@ def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
     return not all(_independent(*map(np.asarray, same)) for same in leaves)
 
 
-def _runner(build: Build, layouts: list[Layout], needs_params: bool) -> Callable:
+def _runner(
+    build: Build,
+    layouts: list[Layout],
+    needs_params: bool,
+    forms: Mapping[str, Sides],
+) -> Callable:
     """A function that returns updates and state of each layout after a few steps.
 
     All layouts are in one program, because the time goes into compiling programs.
@@ -137,22 +170,24 @@ def _runner(build: Build, layouts: list[Layout], needs_params: bool) -> Callable
         for layout, own in zip(layouts, zip(*args, strict=True), strict=True):
             with within(layout=layout):
                 tx = optax.with_extra_args_support(build(layout))
-                found.append(getattr(tx, method)(*own))
+                *plain, extra = own
+                found.append(getattr(tx, method)(*plain, **extra))
         return found
 
     none = [None] * len(layouts)
     stacks = lambda *args: [_stacks(layout, *args) for layout in layouts]
+    statistics = lambda loud: [_statistics(forms, x, loud) for x in layouts]
     x = stacks(0, False)
-    init, states = _compiled(partial(each, "init"), x)
-    args = x, states, x if needs_params else none
+    init, states = _compiled(partial(each, "init"), x, [{}] * len(layouts))
+    args = x, states, x if needs_params else none, statistics(False)
     update, _ = _compiled(partial(each, "update"), *args)
 
     def run(is_loud: bool = False) -> Any:
         *steps, last = (stacks(seed, is_loud) for seed in range(_STEPS + 1))
         params = last if needs_params else none
-        states, outputs = init(last), []
+        states, outputs = init(last, [{}] * len(layouts)), []
         for x in steps:
-            results = update(x, states, params)
+            results = update(x, states, params, statistics(is_loud))
             states = [state for _, state in results]
             outputs.append([updates for updates, _ in results])
         return jax.tree.map(_raw, list(zip(*outputs, states, strict=True)))
@@ -189,6 +224,18 @@ def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:
                 x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
         stacks[name] = x[-group.count :]
     return stacks
+
+
+def _statistics(forms: Mapping[str, Sides], layout: Layout, is_loud: bool) -> Any:
+    """Statistics of the stacks, those of a newcomer in front."""
+    one_more = {
+        name: dataclasses.replace(group, count=1 + _COUNT)
+        for name, group in layout.groups.items()
+    }
+    whole = dataclasses.replace(layout, groups=one_more)
+    found = stand_ins(forms, whole, loud=1e3 if is_loud else 1.0)
+    own = lambda stacks: {n: x[-layout.groups[n].count :] for n, x in stacks.items()}
+    return {name: own(stacks) for name, stacks in found.items()}
 
 
 def _raw(x: Any) -> Any:

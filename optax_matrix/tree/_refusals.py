@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import optax
 from jax.sharding import AxisType
 
 from optax_matrix._dtypes import is_tiny
 from optax_matrix._mesh import explicit_spec, own_mesh, shards
 from optax_matrix._paths import leaves_with_keys, path_name
-from optax_matrix.tree.state import is_state
+from optax_matrix.tree.state import is_ours, is_state
 
 
 def refuse_nested(inner_state: Any) -> None:
@@ -38,6 +39,21 @@ def refuse_tiny(leaves: Mapping[str, Any], matrices: Iterable[str]) -> None:
             "and momenta round to zero; train weights in bfloat16 or float32, and cast "
             "them to eight bits where the model multiplies by them."
         )
+
+
+def init_other(other: optax.GradientTransformation, others: Any) -> Any:
+    """The state of `other`; raises in our words if its `init` does."""
+    try:
+        return other.init(others)
+    except Exception as error:
+        if is_ours(error) or isinstance(error, Warning):
+            raise
+        raise ValueError(
+            "`other` must run on the tree with None in place of matrices, and its "
+            f"`init` raised {type(error).__name__}: {error}. If its mask is a function "
+            "that needs the whole tree, call it first: a tree of True and False for "
+            "all parameters fits, as in optax.adamw(rate, mask=mask(params))."
+        ) from error
 
 
 def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """What `on_matrices` makes of a transformation: its `init` and its `update`."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,10 @@ from optax_matrix.matrices.boxes import (
     unboxed,
     without_hollow,
 )
-from optax_matrix.matrices.decisions import Kinds, decide, kinds_of
+from optax_matrix.matrices.decisions import Kinds, decide, form_of_tree, kinds_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
+from optax_matrix.matrices.pairs import PairRule, pairs_of, warn_of_unmatched_pairs
+from optax_matrix.matrices.statistics import Sides
 from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
@@ -45,7 +47,13 @@ from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
 from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
-from optax_matrix.tree._refusals import refuse_nested, refuse_tiny, warn_of_replicated
+from optax_matrix.tree._refusals import (
+    init_other,
+    refuse_nested,
+    refuse_tiny,
+    warn_of_replicated,
+)
+from optax_matrix.tree._statistics import split_trees, stand_ins
 from optax_matrix.tree._unusual import (
     GuardedState,
     NonFinite,
@@ -59,7 +67,6 @@ from optax_matrix.tree.state import (
     OnMatricesState,
     entries_of,
     entry_of,
-    is_ours,
     sides_of,
 )
 
@@ -71,6 +78,8 @@ class OnMatrices:
     after: Callable[[Any], optax.GradientTransformationExtraArgs] | None
     other: Callable[[Any], optax.GradientTransformationExtraArgs] | None
     dimension_numbers: Any
+    pairs: PairRule
+    forms: Mapping[str, Sides]
     max_batch: int | None
     placement: Placement[Any]
     needs_params: bool
@@ -91,7 +100,9 @@ class OnMatrices:
 
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
-            state = placeholder_state(self.name, self.build, self.placement, params)
+            state = placeholder_state(
+                self.name, self.build, self.placement, params, any(self.pairs)
+            )
             if self.on_zero == "fade":
                 state = state._replace(zero_gradients=params)
             return state._replace(
@@ -103,19 +114,20 @@ class OnMatrices:
         paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
-        kinds = self.kinds[_form(params, leaves)] = kinds_of(decisions)
+        kinds = self.kinds[form_of_tree(params, leaves)] = kinds_of(decisions)
         refuse_tiny(leaves, kinds.views)
         if not self.moves_zeros:
             name = self.name or "this transformation"
             warn_of_zero_leaves(leaves, kinds.views, name)
-        layout = self.placement.layout(leaves, kinds.views, self.max_batch)
+        warn_of_unmatched_pairs(self.pairs, kinds.views)
+        layout = self._layout(leaves, kinds)
         boxes = {p: d.box for p, d in decisions.items() if d.box is not None}
         state = self._init_matrices(layout, leaves, boxes)
         matrices, others = self._apart(named, leaves, kinds)
         with within(kinds=kinds):
             whole = state._replace(
                 after=self.after and self.after(params).init(matrices),
-                other=self.other and _init_other(self.other(params), others),
+                other=self.other and init_other(self.other(params), others),
             )
         self._is_bare(state)  # `update` finds it known.
         return whole
@@ -128,7 +140,9 @@ class OnMatrices:
         def make_state(local, stacks, arrays):
             held: Any
             sides = WorkedSides(local.groups)
-            with using(self.precision), within(sides=sides, layout=local):
+            tried = partial(stand_ins, self.forms, local)
+            around = within(sides=sides, layout=local, stand_ins=tried)
+            with using(self.precision), around:
                 held = self._chain(local, *join(arrays)).init(stacks)
             refuse_nested(held.inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
@@ -170,12 +184,16 @@ class OnMatrices:
 
     def _seen(self, tree: Any, leaves: Mapping[str, Any]) -> tuple[Kinds, Layout]:
         """What was decided on some leaves of a tree; after a restart it is so anew."""
-        form = _form(tree, leaves)
+        form = form_of_tree(tree, leaves)
         if form not in self.kinds:
             decisions = decide(tree, self.dimension_numbers, leaves)
             self.kinds[form] = kinds_of(decisions)
         kinds = self.kinds[form]
-        return kinds, self.placement.layout(leaves, kinds.views, self.max_batch)
+        return kinds, self._layout(leaves, kinds)
+
+    def _layout(self, leaves: Mapping[str, Any], kinds: Kinds) -> Layout:
+        pairs = pairs_of(self.pairs, leaves, kinds.views)
+        return self.placement.layout(leaves, kinds.views, self.max_batch, pairs)
 
     def _update_matrices(
         self, trees: Admitted, state: Any, extra_args: Any
@@ -192,6 +210,7 @@ class OnMatrices:
         matrices = {"updates": {path: leaves[path] for path in views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in views}
+        along, extra_args = split_trees(self.forms, views, extra_args)
         self._warn_of_replicated(layout, state, like)
 
         arrays, join = split_arrays((self.build, self.zero_gradient, extra_args))
@@ -205,6 +224,7 @@ class OnMatrices:
             held: Any
             around = within(sides=sides, layout=local)
             with using(self.precision), around:
+                extra_args |= {name: stacks[name] for name in along}
                 new, held = tx.update(
                     stacks["updates"], old, stacks.get("params"), **extra_args
                 )
@@ -212,7 +232,9 @@ class OnMatrices:
             new = {n: keep_dtype(x, local.groups[n]) for n, x in new.items()}
             return new, state._replace(**held._asdict())
 
-        new, state = self.placement.update(layout, step, matrices, state, arrays)
+        new, state = self.placement.update(
+            layout, step, matrices | along, state, arrays, self.forms
+        )
         return dict(new), rebox(state)
 
     def _update_tree(
@@ -272,26 +294,5 @@ class OnMatrices:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
             with using(self.precision):
-                refuse_coupling(self.build, layout, self.needs_params)
+                refuse_coupling(self.build, layout, self.needs_params, self.forms)
             self.probed.add(stacks)
-
-
-def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
-    try:
-        return other.init(others)
-    except Exception as error:
-        if is_ours(error) or isinstance(error, Warning):
-            raise
-        raise ValueError(
-            "`other` must run on the tree with None in place of matrices, and its "
-            f"`init` raised {type(error).__name__}: {error}. If its mask is a function "
-            "that needs the whole tree, call it first: a tree of True and False for "
-            "all parameters fits, as in optax.adamw(rate, mask=mask(params))."
-        ) from error
-
-
-def _form(tree: Any, paths: Iterable[str]) -> Any:
-    """What decides which of some leaves of a tree are matrices; hashable."""
-    leaves, structure = jax.tree.flatten(tree)
-    kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
-    return structure, tuple(map(kind, leaves)), tuple(paths)

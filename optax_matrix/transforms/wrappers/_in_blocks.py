@@ -6,6 +6,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._surroundings.trees import has_shapes_of
 from optax_matrix.linalg.scale import check_matrices
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import in_blocks_of, joined
@@ -25,8 +26,9 @@ def in_blocks(
     Args:
         inner: A transformation of stacks, such as `in_eigenbasis`. In the place of a
             leaf ``(..., m, n)`` that is cut it sees a dict with at most four stacks
-            ``(..., blocks, rows, cols)``. Of the arguments of `update`, parameters and
-            ``gradient`` are cut, too, and others are passed on as they are.
+            ``(..., blocks, rows, cols)``. Of the arguments of `update`, parameters,
+            ``gradient`` and others in the shapes of the leaves are cut, too; the rest
+            are passed on as they are.
         block_size: The largest side of a block; None for whole matrices.
 
     Returns:
@@ -59,8 +61,9 @@ def in_blocks(
     def update_fn(updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if params is not None:
             params = in_blocks_of(size, params)
-        if extra_args.get("gradient") is not None:
-            extra_args["gradient"] = in_blocks_of(size, extra_args["gradient"])
+        for name, x in extra_args.items():
+            if has_shapes_of(x, updates):
+                extra_args[name] = in_blocks_of(size, x)
         cut = in_blocks_of(size, updates)
         new, state = tx.update(cut, state, params, **extra_args)
         whole = jax.tree.map(lambda x, y: joined(size, y, x.shape), updates, new)
