@@ -47,7 +47,7 @@ def test_mistakes_are_told():
         om.create("xyz", 1e-3)
     with pytest.raises(ValueError, match="`name` must be the name of a recipe, got 3;"):
         om.create(3, 1e-3)
-    with pytest.raises(ValueError, match="`learning_rate` must be a number or a sch"):
+    with pytest.raises(ValueError, match="`learning_rate` must be a number and must"):
         om.create("muon", "1e-3")
     with pytest.raises(TypeError, match="here `beta1` is called `b1`"):
         om.create("muoneq", 1e-3, beta1=0.9)
