@@ -118,6 +118,7 @@ if TYPE_CHECKING:  # `__getattr__` below finds these.
         evaluation_params,
         extract_adapter,
         initialize_matrices,
+        outer,
         reparameterize,
     )
 
@@ -151,6 +152,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "momentum",
     "on_matrices",
     "orthogonalize",
+    "outer",
     "owners",
     "per_matrix",
     "precondition",
@@ -183,7 +185,7 @@ _LATER = {
     "quantization": {"adamw_8bit", "quantized"},
     "weights": {
         *("apply_adapter", "average_weights", "clip_qk", "evaluation_params"),
-        *("extract_adapter", "initialize_matrices", "reparameterize"),
+        *("extract_adapter", "initialize_matrices", "outer", "reparameterize"),
     },
 }
 
