@@ -19,7 +19,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``stochastic_primitives``  ``W = R W_0 P``, where f moves orthogonal R and P
 ``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
 ``update_size``            ``c M``, c from the shape or a norm
-``weight_size``            steps such that ``|W| = |W_0|``; decay
+``weight_size``            steps such that ``|W| = |W_0|``; directions; decay
 ``wrappers``               f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
@@ -95,7 +95,11 @@ from optax_matrix.transforms.update_size import (
     target_rms,
 )
 from optax_matrix.transforms.variance_reduction import correct_variance
-from optax_matrix.transforms.weight_size import add_cautious_decay, finish_step
+from optax_matrix.transforms.weight_size import (
+    add_cautious_decay,
+    finish_step,
+    on_directions,
+)
 from optax_matrix.transforms.wrappers import (
     in_blocks,
     in_float32,
@@ -126,6 +130,7 @@ __all__ = [
     "lmo",
     "match_rms",
     "momentum",
+    "on_directions",
     "orthogonalize",
     "orthogonalize_balanced",
     "orthogonalize_low_rank",
