@@ -179,7 +179,7 @@ FINISHING = {
     "radial_brake": lambda: om.transforms.finish_step("radial_brake"),
     "row_floor": lambda: om.transforms.finish_step("row_floor", 0.1),
     "on_directions": lambda: om.transforms.on_directions(
-        om.momentum(0.9), learning_rate=0.1
+        om.momentum(0.9), om.scale_by_second_moment(0.9), 0.1
     ),
 }
 

@@ -101,9 +101,7 @@ def followed_norm(
     longest = jnp.argmax(lengths, axis=-2, keepdims=True)
     row = jnp.take_along_axis(y, longest, axis=-2).mT
 
-    def step(_: int, both: Array) -> Array:
-        return roots(y.mT, unit(roots(y, unit(both))))
-
+    step = lambda _, both: roots(y.mT, unit(roots(y, unit(both))))
     both = jnp.concatenate([v, row], axis=-1)
     both = jax.lax.fori_loop(0, steps, step, vary_like(both, y))
     norms = jnp.linalg.norm(both, axis=-2, keepdims=True)

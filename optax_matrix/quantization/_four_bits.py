@@ -1,6 +1,8 @@
 """Quantization to four bits, with a scale for each row and each column."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
@@ -40,9 +42,9 @@ def quantize_to_four(
         old: Codes and scales. A matrix that is equal to their values keeps them.
 
     Returns:
-        ``(codes, scales)``: bytes of two numbers each, which are neighbors in a row (the
-        last one of an odd row is alone), and the scales of all rows and then of all
-        columns, at least float32.
+        ``(codes, scales)``: bytes of two numbers each, neighbors in a row (the last one
+        of an odd row is alone), and the scales of all rows and then of all columns, at
+        least float32.
     """
     wide = x.astype(work_dtype(x.dtype))
     tiny = float(jnp.finfo(wide.dtype).tiny)
@@ -88,8 +90,9 @@ def dequantize_from_four(
     *batch, rows, _ = both.shape
     index = jnp.stack([both & 15, both >> 4], axis=-1).reshape(*batch, rows, -1)
     index = index[..., : scales.shape[-1] - rows]
-    values = _signed_value(index) if signed else (index + 1) / 16
-    numbers = values.astype(scales.dtype) * _bounds(scales, rows)
+    number = lambda index: index.astype(scales.dtype)
+    values = _signed_value(index, number) if signed else number(index + 1) / 16
+    numbers = values * _bounds(scales, rows)
     return numbers.reshape(*codes.shape[:-1], -1)
 
 
@@ -104,12 +107,12 @@ def _bounds(scales: Array, rows: int) -> Array:
     return jnp.minimum(scales[..., :rows, None], scales[..., None, rows:])
 
 
-def _signed_value(index: Array) -> Array:
+def _signed_value(index: Array, number: Callable[[Array], Array]) -> Array:
     """The value of a code: a sign, two bits of exponent and one of mantissa."""
-    sign = jnp.where(index >= _SIGN, -1.0, 1.0)
-    exponent, odd = (index & 7) >> 1, index & 1
-    normal = (1 + odd / 2) * jnp.left_shift(1, exponent) / 2
-    return sign * jnp.where(exponent == 0, odd / 2, normal) / _LARGEST
+    exponent, half = (index & 7) >> 1, number(index & 1) / 2
+    power = number(jnp.left_shift(jnp.ones_like(exponent), exponent)) / 2
+    size = jnp.where(exponent == 0, half, (1 + half) * power) / _LARGEST
+    return jnp.where(index >= _SIGN, -size, size)
 
 
 def _above(unit: Array, values: list, threshold: float | Array) -> Array:
@@ -119,7 +122,7 @@ def _above(unit: Array, values: list, threshold: float | Array) -> Array:
     way from the lower to the upper one; one below the first value is.
     """
     index = jnp.zeros(unit.shape, jnp.int32)
-    for low, high in zip(values, values[1:], strict=False):
+    for low, high in itertools.pairwise(values):
         index = index + (unit - low > threshold * (high - low)).astype(jnp.int32)
     return index
 

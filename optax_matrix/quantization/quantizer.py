@@ -104,10 +104,10 @@ class Quantizer:
             found = packed_at(state.scales, keys)
             if found is not None and found[0] != (own := self._packing(keys, leaf)):
                 raise ValueError(
-                    f"`state` must hold {path_name(keys)} as {own.label} (codes with or "
-                    "without signs; block_size, or rows and columns of four bits), got "
-                    f"{found[0].label}; restore the options, or carry the state over "
-                    "with optax_matrix.to_portable and from_portable."
+                    f"`state` must hold {path_name(keys)} as {own.label} (codes with "
+                    "or without signs; block_size, or rows and columns of four bits), "
+                    f"got {found[0].label}; restore the options, or carry the state "
+                    "over with optax_matrix.to_portable and from_portable."
                 )
         return unpacked(state)
 

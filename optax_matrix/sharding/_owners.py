@@ -19,6 +19,7 @@ from optax_matrix.sharding._checks import (
     check_wire_dtype,
     with_one_axis_argument,
 )
+from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
@@ -81,6 +82,8 @@ class owners:
             no teams. `sharding.plan` prints what each number gives. It must divide the
             number of owners. If a shard has fewer owners, and these divide it, they are
             one team.
+        memory: Where the state of matrices lies between steps: ``"device"``, or
+            ``"pinned_host"`` for the memory of the host, as in `sharding.as_sharded`.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
@@ -119,12 +122,14 @@ class owners:
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
     teams: int = 1
+    memory: Memory = "device"
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
         check_wire_dtype(self.wire_dtype)
         check_pad_to(self.pad_to)
         check_teams(self.teams, self.pad_to)
+        check_memory(self.memory)
         given_specs(self.param_specs)
 
     @classmethod
@@ -136,6 +141,7 @@ class owners:
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
         teams: int = 1,
+        memory: Memory = "device",
     ) -> "owners":
         """Returns the placement with the present shardings of `params`.
 
@@ -145,6 +151,7 @@ class owners:
             wire_dtype: As above.
             pad_to: As above.
             teams: As above.
+            memory: As above.
 
         Returns:
             The placement.
@@ -165,6 +172,7 @@ class owners:
             wire_dtype=wire_dtype,
             pad_to=pad_to,
             teams=teams,
+            memory=memory,
         )
 
     def layout(
@@ -216,7 +224,7 @@ class owners:
         specs = {path: layout.manual_specs[path] for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return run(layout.manifest, params, arrays)
+        return stored(self.memory, run(layout.manifest, params, arrays), layout.groups)
 
     def update(
         self,
@@ -245,6 +253,7 @@ class owners:
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 
+        state = fetched(self.memory, state, layout.groups)
         manual, full = specs_of_state(layout, state)
         like_leaves, like_whole = layout.manual_specs, layout.full_specs
         in_specs = (dict.fromkeys(leaves, like_leaves), manual, PartitionSpec())
@@ -255,7 +264,8 @@ class owners:
         run = on_every_device(
             layout, on_device, in_specs, (like_leaves, manual), (like_whole, full)
         )
-        return run(leaves, state, arrays)
+        leaves, state = run(leaves, state, arrays)
+        return leaves, stored(self.memory, state, layout.groups)
 
     def specs(
         self,

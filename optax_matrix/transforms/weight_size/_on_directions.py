@@ -58,8 +58,9 @@ def on_directions(
         direction: Transformation of the gradients of V, ``(..., m, n)``. Its parameters
             are V.
         gain: Transformation of the gradients of the gains, ``(..., m, 1)``; None for
-            ``optax.scale_by_adam(0.9, 0.95)``. Its parameters are the gains, which
-            decay by `optax.add_decayed_weights` behind it.
+            ``optax.scale_by_adam(0.9, 0.95)``, whose squares overflow above 1.8e19. Its
+            parameters are the gains, which decay by `optax.add_decayed_weights` behind
+            it.
         learning_rate: The rate :math:`\eta` of both, a number or a schedule.
 
     Returns:
