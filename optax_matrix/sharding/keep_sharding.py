@@ -141,10 +141,10 @@ def as_sharded(*, memory: Memory = "device") -> KeepSharding:
         ValueError: If ``memory`` is another word.
 
     Note:
-        If you give shardings of the state yourself (``out_shardings`` of `jax.jit`, a
-        restore), give them ``memory_kind="pinned_host"``. Donate the state only with
-        the parameters: JAX (0.10) may hand the memory of a donated array of the host to
-        a result of the same shape on the device, and abort.
+        If you give ``out_shardings`` of the state to `jax.jit`, give them
+        ``memory_kind="pinned_host"``, and restore a state by `from_portable`. Donate
+        it only with the parameters: JAX (0.10) may hand the memory of a donated array
+        of the host to a result of the same shape on the device, and abort.
 
     Examples:
         >>> import jax, jax.numpy as jnp
