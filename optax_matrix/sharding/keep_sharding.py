@@ -110,8 +110,8 @@ class KeepSharding:
         if mesh is not None and AxisType.Explicit in mesh.axis_types:
             of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
             run = with_auto_axes(run, jax.tree.map(of_type, (updates, state)))
-        leaves, state = run(leaves, state, arrays)
-        return leaves, stored(self.memory, state, layout.groups)
+        new, state = run(leaves, state, arrays)
+        return new, stored(self.memory, state, layout.groups)
 
     def specs(
         self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any

@@ -124,9 +124,9 @@ def on_directions(
         )
         turns, of_direction = turn.update(of_v, state.direction, v, **extra_args)
         pulls, of_gain = stretch.update(of_gains, state.gain, state.gains)
-        (turns, pulls), of_rate = rate.update((turns, pulls), state.rate)
-        v = jax.tree.map(jnp.add, v, turns)
-        gains = jax.tree.map(jnp.add, state.gains, pulls)
+        both: Any = turns, pulls
+        both, of_rate = rate.update(both, state.rate)
+        v, gains = jax.tree.map(jnp.add, (v, state.gains), both)
         lengths = jax.tree.map(row_norms, v)
 
         def step(w, v, length, g):
