@@ -116,7 +116,7 @@ def _list_of_recipes() -> Iterator[str]:
             yield f"* :doc:`{recipe.__name__} </gallery/{recipe.__name__}>`"
         yield ""
     for item in names.public_names():
-        if item.package == "recipes" and names.is_constant(item):
+        if item.package == "recipes" and not hasattr(item.value, "recipe"):
             yield entry(item)
 
 

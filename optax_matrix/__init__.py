@@ -33,7 +33,7 @@ The packages; each imports only what is below it::
 * `sharding`: where stacks live on a mesh. It moves whole matrices, never rows of them:
   each step has one ``shard_map``, in which blocks see local, whole matrices and no
   mesh.
-* `quantization`: optimizer state in eight bits, and the codes of arrays.
+* `quantization`: optimizer state in eight or four bits, and the codes of arrays.
 * `tree`: `on_matrices` runs a chain on the matrices of a tree and another optimizer on
   the rest; `describe` tells where each leaf goes.
 * `recipes`: the published methods, each a chain of blocks with its paper's defaults.
@@ -124,6 +124,7 @@ if TYPE_CHECKING:  # `__getattr__` below finds these.
         evaluation_params,
         extract_adapter,
         initialize_matrices,
+        outer,
         reparameterize,
     )
 
@@ -158,6 +159,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "momentum",
     "on_matrices",
     "orthogonalize",
+    "outer",
     "owners",
     "per_matrix",
     "precondition",
@@ -190,7 +192,7 @@ _LATER = {
     "quantization": {"adamw_8bit", "quantized"},
     "weights": {
         *("apply_adapter", "average_weights", "clip_qk", "evaluation_params"),
-        *("extract_adapter", "initialize_matrices", "reparameterize"),
+        *("extract_adapter", "initialize_matrices", "outer", "reparameterize"),
     },
 }
 

@@ -54,6 +54,7 @@ WRAPPERS = {
     "keep_dtype": om.transforms.wrappers.keep_dtype,
     "in_float32": om.transforms.in_float32,
     "with_gradient": om.transforms.with_gradient,
+    "outer": lambda tx: om.outer(tx, every=2, rate=1.0, momentum=0.0),
     "inject": lambda tx: om.inject_hyperparams(_scaled)(tx, scale=1.0),
 }
 
@@ -65,7 +66,7 @@ def _scaled(inner: optax.GradientTransformationExtraArgs, scale: float):
 PLACES = (None, "quantized", "small-quantized", "owners", "teams", "owners-quantized")
 SAVES = ("msgpack", "pickle", "portable", "numpy")
 RUNS = ("loop", "loop", "vmap", "lookahead")
-BRANCHING = {"multi_steps", "apply_if_finite", "conditionally"}
+BRANCHING = {"multi_steps", "apply_if_finite", "conditionally", "outer"}
 FINISHED = ("poet", "oft")  # Their steps are no matrices of the tree.
 
 

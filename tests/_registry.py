@@ -182,6 +182,23 @@ BLOCKS = {
     },
 }
 
+# Blocks whose updates are finished steps, which need the weights.
+FINISHING = {
+    "hyperball": lambda: om.transforms.finish_step("hyperball", 0.1),
+    "hyperball-spectral": lambda: om.transforms.finish_step(
+        "hyperball", 0.1, norm="spectral"
+    ),
+    "hyperball-spectral-current": lambda: om.transforms.finish_step(
+        "hyperball", 0.1, norm="spectral", radius="current"
+    ),
+    "relative_update": lambda: om.transforms.finish_step("relative_update", 0.1),
+    "radial_brake": lambda: om.transforms.finish_step("radial_brake"),
+    "row_floor": lambda: om.transforms.finish_step("row_floor", 0.1),
+    "on_directions": lambda: om.transforms.on_directions(
+        om.momentum(0.9), om.scale_by_second_moment(0.9), 0.1
+    ),
+}
+
 SHAPES = {
     "tall": {"kernel": (6, 3)},
     "wide": {"kernel": (3, 6)},

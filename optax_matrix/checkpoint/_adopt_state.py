@@ -188,7 +188,7 @@ def _number(count: Any) -> int:
 def _entries(state: Any, paths: Mapping[int, str]) -> dict[str, tuple]:
     """Place, path, shape, dtype and sign of all state, by key in the portable form.
 
-    Moments in eight bits are floats here, and their scales are left out.
+    Moments in fewer bits are floats here, and their scales are left out.
     """
     found = {}
     for leaf, entries in entries_by_leaf(state, paths):

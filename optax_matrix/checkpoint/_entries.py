@@ -28,8 +28,8 @@ from optax_matrix.tree.state import (
 class Entry:
     """Part of a state leaf: its path in the state, parameter path, rows of a stack.
 
-    ``packed`` is its role in a moment of eight bits, with the place of that moment, and
-    ``leaf`` is what is known of the leaf.
+    ``packed`` is its role in a moment of eight or four bits, with the place of that
+    moment, and ``leaf`` is what is known of the leaf.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def is_derived(self) -> bool:
-        """Whether it exists only because the state is in eight bits."""
+        """Whether it exists only because the state is in fewer bits."""
         is_scales = self.packed is not None and not self.packed.codes
         return is_scales or (self.leaf is not None and self.leaf.counts_roundings)
 

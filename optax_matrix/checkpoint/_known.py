@@ -69,7 +69,7 @@ class Known(NamedTuple):
 
     @property
     def counts_roundings(self) -> bool:
-        """Whether it exists only because moments are stored in eight bits."""
+        """Whether it exists only because moments are stored in fewer bits."""
         return self.node is QuantizedState and self.field == "count"
 
 

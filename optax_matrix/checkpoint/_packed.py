@@ -1,4 +1,4 @@
-"""Moments in eight bits, within states and within their portable form.
+"""Moments in eight or four bits, within states and within their portable form.
 
 The portable form names the numbers of a quantized state as those of a plain one, so
 that either is restored into the other. Beside codes, under ``scales``, are the scales
@@ -28,7 +28,7 @@ _INNER = "inner_state"
 
 
 class Packed(NamedTuple):
-    """The role of a leaf in a moment of eight bits.
+    """The role of a leaf in a moment of eight or four bits.
 
     Attributes:
         packing: What the codes mean.

@@ -204,9 +204,12 @@ def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
         return _filled(raw, whole, values)
     if leaf.committed:
         old = {_place(shard.index): shard.data for shard in raw.addressable_shards}
-        new = jax.make_array_from_callback(
-            shape, raw.sharding, lambda at: _filled(old[_place(at)], at, values)
-        )
+        fill = lambda at: _filled(old[_place(at)], at, values)
+        sharding, in_host = raw.sharding, raw.sharding.memory_kind == "pinned_host"
+        if in_host:  # The type of an array that is made there does not say so.
+            sharding = sharding.with_memory_kind(None)
+        new = jax.make_array_from_callback(shape, sharding, fill)
+        new = jax.device_put(new, jax.memory.Space.Host) if in_host else new
     else:  # It must stay so, such as Adam's count.
         new = jnp.asarray(_filled(raw, whole, values))
     if _is_key(leaf):
@@ -242,6 +245,8 @@ def _raw(leaf: Any) -> Any:
 
 
 def _gathered(x: Any) -> Any:
-    """The array, moved to the host if it is on several devices."""
-    several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
-    return on_host(x) if several else x
+    """The array, moved to the host if it is on several devices or in its memory."""
+    if not isinstance(x, jax.Array):
+        return x
+    several = len(x.sharding.device_set) > 1
+    return on_host(x) if several or x.sharding.memory_kind == "pinned_host" else x

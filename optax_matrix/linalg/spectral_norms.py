@@ -1,4 +1,4 @@
-"""Spectral norms of symmetric matrices, bounded or estimated by products."""
+"""Spectral norms, bounded or estimated by products."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal, seeded
-from optax_matrix.linalg.scale import safe_divide, safe_root
+from optax_matrix.linalg.scale import safe_divide, safe_root, unit_peak
 
 _SQUARINGS = 6  # Of `norm_bound`.
 _PRODUCTS = 64  # Of `largest_eigenvalue`.
@@ -82,3 +82,38 @@ def estimated_norm(
         v = dot(v, a)
         v = dot(safe_divide(v, norms(v)), a)
     return peak * jnp.max(norms(v), axis=-2, keepdims=True)
+
+
+def followed_norm(
+    x: Float[Array, "*batch m n"], v: Float[Array, "*batch n 1"], steps: int
+) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n 1"]]:
+    """Estimate the spectral norm of matrices from below, by power steps from a vector.
+
+    The vector is that of the last estimate, of matrices near these. If its direction is
+    off by an angle e, the norm is by at most e**2, and a step multiplies e by the
+    square of the ratio of the two largest singular values. The longest row goes along:
+    the estimate is never below its norm, however far the matrices went. A matrix of
+    zeros has the norm zero, and keeps the vector.
+    """
+    y, peak = unit_peak(x)
+    unit = lambda v: safe_divide(v, jnp.linalg.norm(v, axis=-2, keepdims=True))
+    lengths = jnp.sum(y * y, axis=-1, keepdims=True)
+    longest = jnp.argmax(lengths, axis=-2, keepdims=True)
+    row = jnp.take_along_axis(y, longest, axis=-2).mT
+
+    step = lambda _, both: roots(y.mT, unit(roots(y, unit(both))))
+    both = jnp.concatenate([v, row], axis=-1)
+    both = jax.lax.fori_loop(0, steps, step, vary_like(both, y))
+    norms = jnp.linalg.norm(both, axis=-2, keepdims=True)
+    best = jnp.argmax(norms, axis=-1, keepdims=True)
+    norm = jnp.take_along_axis(norms, best, axis=-1)
+    found = unit(jnp.take_along_axis(both, best, axis=-1))
+    return norm * peak, jnp.where(norm == 0, v, found)
+
+
+def first_vector(
+    x: Float[Array, "*batch m n"],
+) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n 1"]]:
+    """`followed_norm` from a fixed random vector, the same for all matrices."""
+    v = normal(seeded(0), x.shape[:-2], x.shape[-1], 1, x.dtype)
+    return followed_norm(x, v / jnp.linalg.norm(v, axis=-2, keepdims=True), _PRODUCTS)

@@ -1,11 +1,13 @@
-"""State of optimizers in eight bits per number.
+"""State of optimizers in eight or four bits per number.
 
 Moments are stored in one byte per number (block-wise dynamic quantization, Dettmers et
 al. 2022). Blocks of 256 numbers share a scale and stay inside a matrix. The moments of
-matrices with fewer than 4096 numbers are not quantized.
+matrices with fewer than 4096 numbers are not quantized. With ``bits=4`` two numbers
+share a byte, and each row and each column has a scale (Li et al. 2023).
 
 ===================  ===================================================================
 ``_codes``           `quantize` and `dequantize`: arrays to codes and scales, and back
+``_four_bits``       the same for four bits
 ``packing``          the state with codes, their meaning and their numbers
 ``quantizer``        which moments of a state are quantized, and with which noise
 ``_quantize_state``  `quantize_state` around any optimizer of optax; `adamw_8bit` is

@@ -1,4 +1,4 @@
-"""Optimizers of optax that store their moments in eight bits between steps."""
+"""Optimizers of optax that store their moments in fewer bits between steps."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,16 +22,22 @@ def quantize_state(
     *,
     signed: Collection[str] = SIGNED,
     unsigned: Collection[str] = UNSIGNED,
+    bits: int = 8,
     block_size: int = 256,
     min_size: int = 4096,
     batch_axes: int = 0,
     seed: int | None = None,
     ids: Mapping[str, Any] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Stores the moments of a transformation in eight bits between steps.
+    r"""Stores the moments of a transformation in eight or four bits between steps.
 
-    Each block of numbers has a scale, its largest magnitude. Each number is rounded to
-    one of 256 values relative to that scale (`quantize`). Every update runs
+    With eight bits each block of numbers has a scale, its largest magnitude, and each
+    number is rounded to one of 256 values relative to that scale (`quantize`). With
+    four, an m x n matrix has a scale for each row and each column, and a number is
+    rounded relative to the smaller one of its two: a byte has two numbers, and a number
+    takes 0.5 + 4/m + 4/n bytes. Those with signs are 0 and both signs of 1/12, 1/6,
+    1/4, 1/3, 1/2, 2/3 and 1 then (``float4_e2m1fn``), those without are 1/16, 2/16,
+    ..., 1. Vectors are stored in eight bits. Every update runs
     ``inner`` in float32, on moments, gradients and parameters, and then quantizes the
     moments; moments that are not quantized are float32. A moment that an update does
     not change keeps its codes. Updates have the dtype of the parameters, or without
@@ -45,7 +51,8 @@ def quantize_state(
         signed: Names of the state's fields whose arrays may have any sign.
         unsigned: Names of the fields without negative numbers. Positive numbers in them
             stay positive, because updates are divided by them.
-        block_size: Number of entries that share a scale.
+        bits: 8 or 4.
+        block_size: Number of entries that share a scale, with eight bits.
         min_size: Number of entries (per matrix) below which an array is not quantized.
         batch_axes: Number of leading axes that enumerate matrices: 1 for stacks.
         seed: Seed of stochastic rounding; None rounds to the nearest value.
@@ -75,11 +82,16 @@ def quantize_state(
     References:
         Dettmers et al., `8-bit Optimizers via Block-wise Quantization
         <https://arxiv.org/abs/2110.02861>`_, 2022, with blocks of 2048; later versions
-        of its library use 256. Deviation: second moments never round down to zero.
+        of its library use 256. Deviation: second moments never round down to zero. Li
+        et al., `Memory Efficient Optimizers with 4-bit States
+        <https://arxiv.org/abs/2309.01507>`_, 2023, for four bits. Deviation: first
+        moments have scales of rows and columns, too, and the values above; there they
+        have blocks of 128 and a dynamic map.
     """
     quantizer = Quantizer.of(
         signed=signed,
         unsigned=unsigned,
+        bits=bits,
         block_size=block_size,
         min_size=min_size,
         batch_axes=batch_axes,

@@ -1,4 +1,4 @@
-"""The meaning of the codes of a state in eight bits, and their numbers."""
+"""The meaning of the codes of a state in eight or four bits, and their numbers."""
 
 import functools
 import re
@@ -10,24 +10,28 @@ import jax
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys
 from optax_matrix.quantization._codes import dequantize, quantize
+from optax_matrix.quantization._four_bits import dequantize_from_four, quantize_to_four
 
-LABEL = r"(signed|unsigned)_(\d+)"
+LABEL = r"(signed|unsigned)_(\d+|rows_columns)"
 
 # For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
 _quantize = jax.jit(quantize, static_argnames=_STATIC)
 _dequantize = jax.jit(dequantize, static_argnames=_STATIC)
+_quantize_to_four = jax.jit(quantize_to_four, static_argnames=_STATIC[1:])
+_dequantize_from_four = jax.jit(dequantize_from_four, static_argnames=_STATIC[1])
 
 
 class QuantizedState(NamedTuple):
-    """A state whose large moments are stored as one byte per number.
+    """A state whose large moments are stored in eight or four bits per number.
 
     Attributes:
         inner_state: The inner state, with large moments replaced by uint8 codes of the
-            same shape.
-        scales: For each of these moments the largest magnitude of each block, at least
-            float32, in nested dicts whose keys are what the codes mean
-            (``signed_256``), and then the path to the moment.
+            same shape; with four bits a byte has two neighbors of the last axis.
+        scales: For each of these moments the largest magnitude of each block (with four
+            bits, of each row and column), at least float32, in nested dicts whose keys
+            are what the codes mean (``signed_256``, ``signed_rows_columns``), and then
+            the path to the moment.
         count: Number of updates; None if rounding is to the nearest value.
     """
 
@@ -41,16 +45,18 @@ class Packing(NamedTuple):
 
     Attributes:
         signed: As in `quantize`.
-        block_size: As in `quantize`.
+        block_size: As in `quantize`; None for four bits, with a scale for each row and
+            column.
     """
 
     signed: bool
-    block_size: int
+    block_size: int | None
 
     @property
     def label(self) -> str:
         """``signed_256``, say."""
-        return f"{'signed' if self.signed else 'unsigned'}_{self.block_size}"
+        sign = "signed" if self.signed else "unsigned"
+        return f"{sign}_{self.block_size or 'rows_columns'}"
 
     @classmethod
     def of(cls, label: str) -> "Packing":
@@ -58,20 +64,27 @@ class Packing(NamedTuple):
         found = re.fullmatch(LABEL, label)
         if found is None:
             raise ValueError(
-                "`state` must say how its moments are stored in eight bits, got "
+                "`state` must say how its moments are stored in fewer bits, got "
                 f"{label!r} in place of 'signed_256' or the like; it was written by "
                 "another version of optax_matrix, whose codes this one cannot read."
             )
-        return cls(found[1] == "signed", int(found[2]))
+        size = int(found[2]) if found[2].isdecimal() else None
+        return cls(found[1] == "signed", size)
 
     def pack(self, x: jax.Array, batch_axes: int, **given: Any) -> tuple:
         """Codes and scales, as `quantize` returns them."""
+        if self.block_size is None:
+            kind: Any = {"signed": self.signed, "batch_axes": batch_axes}
+            return _quantize_to_four(x, **kind, **given)
         return _quantize(x, **self._asdict(), batch_axes=batch_axes, **given)
 
     def unpack(self, codes: jax.Array, scales: jax.Array) -> jax.Array:
         """The numbers; the axes of the scales determine how far a block extends."""
-        options = {**self._asdict(), "batch_axes": scales.ndim - 1}
-        return keep_sharding(functools.partial(_dequantize, **options), codes, scales)
+        run = functools.partial(_dequantize_from_four, signed=self.signed)
+        if self.block_size is not None:
+            options = {**self._asdict(), "batch_axes": scales.ndim - 1}
+            run = functools.partial(_dequantize, **options)
+        return keep_sharding(run, codes, scales)
 
 
 def packed_at(scales: Mapping[str, Any], keys: tuple) -> tuple[Packing, Any] | None:

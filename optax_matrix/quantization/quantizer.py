@@ -1,4 +1,4 @@
-"""Which moments of a state are stored in eight bits, and in what form."""
+"""Which moments of a state are stored in fewer bits, and in what form."""
 
 import dataclasses
 import functools
@@ -48,6 +48,7 @@ class Quantizer:
     batch_axes: int
     seed: int | None
     ids: Mapping[str, Any] | None
+    bits: int = 8
     paths: frozenset[tuple] = frozenset()  # Of parameters, whose fields do not count.
 
     @classmethod
@@ -66,6 +67,8 @@ class Quantizer:
                 f"`unsigned` must not share names with `signed`, got {both} in both; "
                 "fields with negative numbers must be in `signed`."
             )
+        if options["bits"] not in (4, 8):
+            raise ValueError(f"`bits` must be 4 or 8, got {options['bits']!r}.")
         check_positive_int("block_size", options["block_size"])
         for name in ("min_size", "batch_axes", "seed"):
             value = options[name]
@@ -97,14 +100,14 @@ class Quantizer:
 
     def unpack(self, state: QuantizedState) -> Any:
         """The state that the transformation uses, with moments at least float32."""
-        for keys, _ in leaves_of(state.inner_state):
-            found, own = packed_at(state.scales, keys), self._packing(keys)
-            if found is not None and found[0] != own:
+        for keys, leaf in leaves_of(state.inner_state):
+            found = packed_at(state.scales, keys)
+            if found is not None and found[0] != (own := self._packing(keys, leaf)):
                 raise ValueError(
-                    f"`state` must hold {path_name(keys)} in eight bits as {own.label} "
-                    f"(codes with or without signs, block_size), got {found[0].label}; "
-                    "restore the options, or carry the state over with "
-                    "optax_matrix.to_portable and from_portable."
+                    f"`state` must hold {path_name(keys)} as {own.label} (codes with "
+                    "or without signs; block_size, or rows and columns of four bits), "
+                    f"got {found[0].label}; restore the options, or carry the state "
+                    "over with optax_matrix.to_portable and from_portable."
                 )
         return unpacked(state)
 
@@ -115,7 +118,7 @@ class Quantizer:
             return
         fields = sorted({self._innermost(keys) or path_name(keys) for keys in large})
         warnings.warn(
-            "quantize_state stores nothing in eight bits: none of the large fields of "
+            "quantize_state stores nothing in fewer bits: none of the large fields of "
             f"the state, {fields}, is in `signed` or `unsigned`; add its moments.",
             stacklevel=3,
         )
@@ -143,7 +146,7 @@ class Quantizer:
                 return leaf
             noise = None if count is None else self._noise(keys, leaf, count)
             old = chosen[keys] or None
-            packing = self._packing(keys)
+            packing = self._packing(keys, leaf)
             run = functools.partial(packing.pack, batch_axes=self.batch_axes)
             codes, found = _beside(leaf, run, noise=noise, old=old)
             _put(scales.setdefault(packing.label, {}), keys, found)
@@ -164,8 +167,11 @@ class Quantizer:
         field = self._innermost(keys)
         return field if field in self.signed | self.unsigned else None
 
-    def _packing(self, keys: tuple) -> Packing:
-        return Packing(self._field(keys) not in self.unsigned, self.block_size)
+    def _packing(self, keys: tuple, leaf: Any) -> Packing:
+        """That of a moment, or of its codes, which have as many axes."""
+        is_matrix = jnp.ndim(leaf) >= self.batch_axes + 2
+        size = None if self.bits == 4 and is_matrix else self.block_size
+        return Packing(self._field(keys) not in self.unsigned, size)
 
     def _noise(self, keys: tuple, leaf: Any, count: Any) -> jax.Array:
         """Uniform numbers that do not depend on grouping or placement."""
@@ -191,16 +197,28 @@ def _beside(leaf: Any, run: Callable, **arguments: Any) -> tuple[jax.Array, jax.
     if not spec:
         codes, scales = run(leaf, **arguments)
         sharding = named_sharding(leaf)  # None inside of `jax.jit`.
-        return codes if sharding is None else jax.device_put(codes, sharding), scales
+        if sharding is not None:
+            found = _fitting(codes.shape, sharding.spec, sharding.mesh)
+            codes = jax.device_put(codes, NamedSharding(sharding.mesh, found))
+        return codes, scales
     plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     shapes = jax.eval_shape(run, plain(leaf), **jax.tree.map(plain, arguments))
-    fits = lambda n, entry: n % shards([entry], mesh.shape) == 0
-    pairs = zip(shapes[1].shape, spec, strict=False)
-    of_scales = [x if fits(n, x) else None for n, x in pairs]
-    specs = PartitionSpec(*spec), PartitionSpec(*of_scales)
-    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
+    codes, scales = (_fitting(x.shape, spec, mesh) for x in shapes)
+    if codes != PartitionSpec(*spec):
+        raise ValueError(
+            "`bits` must be 8 where a shard of the last axis has an odd number of "
+            f"columns: of {leaf.shape}, sharded as {spec}, four bits cannot be."
+        )
+    shardings = NamedSharding(mesh, codes), NamedSharding(mesh, scales)
     inner = lambda leaf, arguments: run(leaf, **arguments)
     return with_auto_axes(inner, shardings)(leaf, arguments)
+
+
+def _fitting(shape: tuple[int, ...], spec: Any, mesh: Any) -> PartitionSpec:
+    """The entries of a spec whose shards divide these axes."""
+    fits = lambda n, entry: n % shards([entry], mesh.shape) == 0
+    pairs = zip(shape, spec, strict=False)
+    return PartitionSpec(*(x if fits(n, x) else None for n, x in pairs))
 
 
 def _check_is_quantized(node: Any) -> None:

@@ -50,6 +50,13 @@ out of range is a `ValueError` when the optimizer is made.
   three narrow products, and bfloat16 in Newton-Schulz; ``"fast"`` gives up some of it,
   and is not for gradients of low rank; ``"exact"`` is what a CPU computes always.
 
+**By name.** `create` makes the recipe of a name, with options from a configuration
+file; ``recipes.METHODS`` has all recipes by group:
+
+>>> tx = om.create("muon", 0.02, polar="polar_express", mu_dtype="bfloat16")
+>>> "Low rank" in om.recipes.METHODS
+True
+
 **Learning rates.** AdamW's best rate is rarely a method's best. With updates of AdamW's
 size, which most recipes have, begin at four times AdamW's rate for a small model, at
 AdamW's rate for one of 100 million parameters or more, and try factors of two from
@@ -156,6 +163,7 @@ from optax_matrix.recipes._aro import (
     scale_by_eigen_sinkhorn,
 )
 from optax_matrix.recipes._aurora import aurora, scale_by_aurora
+from optax_matrix.recipes._create import create
 from optax_matrix.recipes._dion import dion, scale_by_dion
 from optax_matrix.recipes._dion2 import dion2, scale_by_dion2
 from optax_matrix.recipes._eigen_adam import eigen_adam, scale_by_eigen_adam
@@ -205,7 +213,7 @@ METHODS = {
     "Orthogonal factors of the weights": [poet, oft],
 }
 """The methods by group, as the README lists them; all but POET, OFT and MuonH have a
-``scale_by_`` form."""
+``scale_by_`` form. `create` finds them by name."""
 
 __all__ = [
     "adamuon",
@@ -216,6 +224,7 @@ __all__ = [
     "apollo_svd",
     "aro",
     "aurora",
+    "create",
     "dion",
     "dion2",
     "eigen_adam",

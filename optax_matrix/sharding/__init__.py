@@ -51,6 +51,7 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
   matrix, and ``_exchange`` moves them.
 * ``_balance`` decides who computes the last round, and ``_teams`` is what a team
   computes together.
+* ``_memory`` moves state to the memory of the host and back.
 * ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
   without owners.
 * ``_plan`` computes what a step costs, and ``_planned`` prints it.
@@ -65,12 +66,14 @@ from optax_matrix.sharding._planned import (
     PlannedTeams,
 )
 from optax_matrix.sharding._state_specs import state_rules, state_specs
+from optax_matrix.sharding.keep_sharding import as_sharded
 
 __all__ = [
     "Plan",
     "PlannedChoice",
     "PlannedGroup",
     "PlannedTeams",
+    "as_sharded",
     "owners",
     "plan",
     "state_rules",

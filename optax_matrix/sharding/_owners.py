@@ -20,6 +20,7 @@ from optax_matrix.sharding._checks import (
     with_one_axis_argument,
 )
 from optax_matrix.sharding._grouping import owner_layout
+from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
 from optax_matrix.sharding._owner_layout import OwnerLayout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
@@ -90,6 +91,8 @@ class owners:
             no teams. `sharding.plan` prints what each number gives. It must divide the
             number of owners. If a shard has fewer owners, and these divide it, they are
             one team.
+        memory: Where the state of matrices lies between steps: ``"device"``, or
+            ``"pinned_host"`` for the memory of the host, as in `sharding.as_sharded`.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
@@ -128,12 +131,14 @@ class owners:
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
     teams: int = 1
+    memory: Memory = "device"
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
         check_wire_dtype(self.wire_dtype)
         check_pad_to(self.pad_to)
         check_teams(self.teams, self.pad_to)
+        check_memory(self.memory)
         given_specs(self.param_specs)
 
     @classmethod
@@ -145,6 +150,7 @@ class owners:
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
         teams: int = 1,
+        memory: Memory = "device",
     ) -> "owners":
         """Returns the placement with the present shardings of `params`.
 
@@ -154,6 +160,7 @@ class owners:
             wire_dtype: As above.
             pad_to: As above.
             teams: As above.
+            memory: As above.
 
         Returns:
             The placement.
@@ -174,6 +181,7 @@ class owners:
             wire_dtype=wire_dtype,
             pad_to=pad_to,
             teams=teams,
+            memory=memory,
         )
 
     def layout(
@@ -226,7 +234,7 @@ class owners:
         specs = {path: layout.manual_specs[path] for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return run(layout.manifest, params, arrays)
+        return stored(self.memory, run(layout.manifest, params, arrays), layout.groups)
 
     def update(
         self,
@@ -257,6 +265,7 @@ class owners:
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 
+        state = fetched(self.memory, state, layout.groups)
         manual, full = specs_of_state(layout, state)
         own, whole = layout.specs_of(leaves, sides)
         leaves, state = as_specified((leaves, state), (whole, full), layout.mesh)
@@ -265,7 +274,8 @@ class owners:
         in_specs = (own, manual, PartitionSpec())
         out_specs = (own["updates"], manual), (whole["updates"], full)
         run = on_every_device(layout, on_device, in_specs, *out_specs)
-        return run(leaves, state, arrays)
+        leaves, state = run(leaves, state, arrays)
+        return leaves, stored(self.memory, state, layout.groups)
 
     def specs(
         self,

@@ -1,6 +1,6 @@
 """The default placement: arrays keep their sharding, in Auto and Explicit mode."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from optax_matrix._paths import group_of
 from optax_matrix._surroundings import within
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import is_on_one_device
+from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
 from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import (
@@ -47,6 +48,10 @@ class KeepSharding:
 
     wire_dtype = None
 
+    def __init__(self, memory: Memory = "device"):
+        check_memory(memory)
+        self.memory: Memory = memory
+
     def layout(
         self, leaves: Leaves, views: Views, max_batch: int | None, pairs: Pairs
     ) -> Layout:
@@ -67,6 +72,11 @@ class KeepSharding:
             stacks = layout.stack(params) if needs_params else layout.zeros()
             return vary_like(make_state(layout, stacks, arrays), params)
 
+        state = self._made(layout, make, params, arrays)
+        return stored(self.memory, state, layout.groups)
+
+    def _made(self, layout: Layout, make: Callable, params: Leaves, arrays: Any) -> Any:
+        """The state of ``make(params, arrays)`` on its devices."""
         mesh = visible_mesh(params)
         if mesh is None or not _is_visible(mesh, params):
             return _spread(make(params, arrays), layout, params)
@@ -105,18 +115,58 @@ class KeepSharding:
             return layout.unstack(new), _keep_small_whole(state, layout)
 
         updates = leaves["updates"]
-        state = vary_like(state, leaves)
+        state = vary_like(fetched(self.memory, state, layout.groups), leaves)
         mesh = visible_mesh(updates)
         if mesh is not None and AxisType.Explicit in mesh.axis_types:
             of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
             run = with_auto_axes(run, jax.tree.map(of_type, (updates, state)))
-        return run(leaves, state, arrays)
+        new, state = run(leaves, state, arrays)
+        return new, stored(self.memory, state, layout.groups)
 
     def specs(
         self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any
     ) -> Any:
         """See `Placement.specs`."""
         return stack_specs(layout, state, param_specs, mesh)
+
+
+def as_sharded(*, memory: Memory = "device") -> KeepSharding:
+    """The placement that leaves arrays as they are sharded, on one device as on many.
+
+    With ``memory="device"`` it is that of ``placement=None``. With ``"pinned_host"``
+    the state of matrices lies in the memory of the host between steps: `update` copies
+    it to the devices and back, under `jax.jit` where XLA sees fit. Only arrays per
+    matrix with at least as many numbers as a side move; counts stay. A CPU's two
+    memories are the same RAM.
+
+    `owners` has the same keyword, and `quantized` may be around either.
+
+    Args:
+        memory: ``"device"`` or ``"pinned_host"``.
+
+    Returns:
+        A placement for `on_matrices` and the recipes.
+
+    Raises:
+        ValueError: If ``memory`` is another word.
+
+    Note:
+        If you give ``out_shardings`` of the state to `jax.jit`, give them
+        ``memory_kind="pinned_host"``, and restore a state by `from_portable`. Donate
+        it only with the parameters: JAX (0.10) may hand the memory of a donated array
+        of the host to a result of the same shape on the device, and abort.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> placement = om.sharding.as_sharded(memory="pinned_host")
+        >>> tx, params = (
+        ...     om.muon(0.02, placement=placement),
+        ...     {"kernel": jnp.ones((4, 8))},
+        ... )
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
+    """
+    return KeepSharding(memory)
 
 
 def _is_visible(mesh: Any, leaves: Leaves) -> bool:

@@ -19,7 +19,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``stochastic_primitives``  ``W = R W_0 P``, where f moves orthogonal R and P
 ``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
 ``update_size``            ``c M``, c from the shape or a norm
-``weight_size``            steps such that ``|W| = |W_0|``; decay
+``weight_size``            steps such that ``|W| = |W_0|``; directions; decay
 ``connectives``            ``w_1 f_1(G) + w_2 f_2(G)``; a function with a state
 ``wrappers``               f in another precision, or with injected hyperparameters;
                            ``f(A, B)`` of two matrices
@@ -99,7 +99,11 @@ from optax_matrix.transforms.update_size import (
     target_rms,
 )
 from optax_matrix.transforms.variance_reduction import correct_variance
-from optax_matrix.transforms.weight_size import add_cautious_decay, finish_step
+from optax_matrix.transforms.weight_size import (
+    add_cautious_decay,
+    finish_step,
+    on_directions,
+)
 from optax_matrix.transforms.wrappers import (
     Factor,
     in_blocks,
@@ -134,6 +138,7 @@ __all__ = [
     "lmo",
     "match_rms",
     "momentum",
+    "on_directions",
     "on_pairs",
     "orthogonalize",
     "orthogonalize_balanced",

@@ -9,6 +9,7 @@
                           latent attention (``_attentions``)
 ``_average_weights``      `average_weights` keeps an average of them in the state;
 ``_evaluation_params``    `evaluation_params` returns it, also for schedule-free
+``_outer``                `outer`: a step of Nesterov momentum after every few steps
 ``_hyperball``            `hyperball` wraps any optimizer so that each matrix keeps its
                           norm, in place of weight decay
 ``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights and rounds them
@@ -43,6 +44,7 @@ from optax_matrix.weights._clip_schedule import clip_after_merge
 from optax_matrix.weights._evaluation_params import evaluation_params
 from optax_matrix.weights._hyperball import hyperball
 from optax_matrix.weights._initialize import INITIALIZERS, initialize_matrices
+from optax_matrix.weights._outer import OuterState, outer
 from optax_matrix.weights._reparameterization import (
     Frozen,
     Reparameterization,
@@ -64,6 +66,7 @@ __all__ = [
     "Adapter",
     "AverageWeightsState",
     "Frozen",
+    "OuterState",
     "Reparameterization",
     "StochasticRoundingState",
     "StoreRemaindersState",
@@ -76,6 +79,7 @@ __all__ = [
     "extract_adapter",
     "hyperball",
     "initialize_matrices",
+    "outer",
     "reparameterize",
     "rotate_residual",
     "stochastic_rounding",

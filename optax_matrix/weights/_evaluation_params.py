@@ -3,30 +3,28 @@
 import functools
 from typing import Any
 
-import jax
 import optax
 
 from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import OnMatricesState
 from optax_matrix.weights._average_weights import AverageWeightsState
-from optax_matrix.weights._stochastic_rounding import StochasticRoundingState
-from optax_matrix.weights._store_remainders import StoreRemaindersState
+from optax_matrix.weights._outer import OuterState
+from optax_matrix.weights._parts_of_states import ROUNDED, nodes
 
 _AVERAGES = AverageWeightsState, optax.contrib.ScheduleFreeState
-_ROUNDED = {
-    StochasticRoundingState: "stochastic_rounding",
-    StoreRemaindersState: "store_remainders",
-}
 
 
 def evaluation_params(state: Any, params: Any) -> Any:
     """The weights for evaluation: averages that the state of an optimizer holds.
 
+    With `outer` they are the weights after the last outer step.
+
     Args:
-        state: State of an optimizer that contains `average_weights` or
+        state: State of an optimizer that contains `average_weights`, `outer` or
             `optax.contrib.schedule_free` at any depth: inside of chains,
-            `optax.MultiSteps`, `optax.partition`.
+            `optax.MultiSteps`, `optax.partition`. An average of the weights that
+            `outer` makes comes before them.
         params: The parameters that are trained.
 
     Returns:
@@ -54,21 +52,21 @@ def evaluation_params(state: Any, params: Any) -> Any:
         >>> om.evaluation_params(state, params)["kernel"].shape
         (4, 8)
     """
-    found = _nodes(state, *_AVERAGES)
+    found = nodes(state, *_AVERAGES, OuterState)
     if not found:
         check_tuples(state, "state")
         raise ValueError(
-            "`state` must have averages of the weights; put om.average_weights or "
-            "optax.contrib.schedule_free around the optimizer."
+            "`state` must have averages of the weights; put om.average_weights, "
+            "om.outer or optax.contrib.schedule_free around the optimizer."
         )
     return functools.reduce(_averaged, found, params)
 
 
 def _averaged(params: Any, node: Any) -> Any:
     """Parameters with the averages of one node; other leaves are unchanged."""
-    is_free = not isinstance(node, AverageWeightsState)
+    is_free = isinstance(node, optax.contrib.ScheduleFreeState)
     inner = node.base_optimizer_state if is_free else node.inner_state
-    if _nodes(inner, *_AVERAGES):
+    if nodes(inner, *_AVERAGES):
         raise ValueError(
             "`state` must not have averages of averages; take one of "
             "om.average_weights and optax.contrib.schedule_free."
@@ -76,7 +74,8 @@ def _averaged(params: Any, node: Any) -> Any:
     if is_free:
         _refuse_finished(inner)
     leaves, rebuild = flatten_named(params)
-    held = named_leaves(node.z if is_free else node.average)
+    field = {OuterState: "slow", AverageWeightsState: "average"}.get(type(node), "z")
+    held = named_leaves(getattr(node, field))
     if unknown := held.keys() - leaves.keys():
         raise ValueError(
             f"`params` must be those of `state`, which has {min(unknown)!r}; pass the "
@@ -90,8 +89,8 @@ def _averaged(params: Any, node: Any) -> Any:
 
 def _refuse_finished(inner: Any) -> None:
     """Raises if updates inside of schedule-free fit only the weights they got."""
-    names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
-    for state in _nodes(inner, OnMatricesState):
+    names = [ROUNDED[type(x)] for x in nodes(inner, *ROUNDED)]
+    for state in nodes(inner, OnMatricesState):
         names += {"poet", "oft", "hyperball", "muonh"} & state.method.keys()
     if names:
         raise ValueError(
@@ -99,9 +98,3 @@ def _refuse_finished(inner: Any) -> None:
             "fit only the weights that it gets; take om.average_weights in its place, "
             "or, for bfloat16 weights, put om.weights.store_remainders around it."
         )
-
-
-def _nodes(tree: Any, *kinds: type) -> list[Any]:
-    """The outermost parts of a tree of some types."""
-    is_leaf = lambda x: isinstance(x, kinds)
-    return [x for x in jax.tree.leaves(tree, is_leaf=is_leaf) if is_leaf(x)]

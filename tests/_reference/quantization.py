@@ -31,3 +31,15 @@ def rounded(x, signed):
     if not signed:
         at = np.where((unit > 0) & (at == 0), 1, at)
     return (table[at] * scale).reshape(-1)[: x.size].reshape(x.shape)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6]) / 6
+
+
+def rounded_to_four(x, signed):
+    """The nearest value of four bits, over the smaller scale of row and column."""
+    size = np.abs(np.asarray(x, np.float64))
+    scale = np.minimum(size.max(-1, keepdims=True), size.max(-2, keepdims=True))
+    table = E2M1 if signed else np.arange(1, 17) / 16
+    unit = size / np.where(scale == 0, 1, scale)
+    return np.sign(x) * scale * table[np.abs(unit[..., None] - table).argmin(-1)]

@@ -8,11 +8,12 @@ import jaxtyping
 import numpy as np
 import optax
 import pytest
+from _registry import TABLE
 
 import optax_matrix as om
 from optax_matrix._arguments import KERNELS
 
-RECIPES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
+RECIPES = [*TABLE]
 SHAPES = {"up/kernel": (6, 10), "down/kernel": (10, 6), "norm/scale": (6,)}
 
 

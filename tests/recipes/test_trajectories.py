@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from _reference import optimizers
-from _registry import LOW_RANK, ROTATED
+from _registry import LOW_RANK, ROTATED, TABLE
 
 from optax_matrix import recipes
 
@@ -173,12 +173,9 @@ def test_variant_follows_its_restatement(name):
 
 
 def test_every_recipe_has_a_case():
-    optimizer_names = {
-        name for name in recipes.__all__ if not name.startswith("scale_by_")
-    }
     # POET's own test is of its block; Scion has no AdamW.
     elsewhere = ROTATED | LOW_RANK | {"poet", "oft", "scion"}
-    assert {case[0] for case in CASES.values()} | elsewhere == optimizer_names
+    assert {case[0] for case in CASES.values()} | elsewhere == {*TABLE}
 
 
 @pytest.mark.usefixtures("x64")

@@ -6,12 +6,12 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from _registry import small
+from _registry import TABLE, small
 from flax import nnx
 
 import optax_matrix as om
 
-NAMES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
+NAMES = [*TABLE]
 STEPS = {
     "poet",
     "oft",

@@ -74,6 +74,43 @@ def test_steps_are_those_of_the_source(rule, scheduled):
     assert grown == {True, False, "short True", "short False"}
 
 
+def spectral(rate, **options):
+    return finish_step("hyperball", rate, norm="spectral", **options)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("radius", ["initial", "current"])
+def test_spectral_norms_of_diagonal_weights_are_exact(radius):
+    """Their singular vectors stand still: W' = R (W + rate R D / |D|) / |...|."""
+    place = lambda *x: np.stack([np.diag(x), -2 * np.diag(x)])[:, :, [2, 0, 1]]
+    w, rate = {"stack": place(4.0, 2.0, 1.0)}, 0.1
+    tx = spectral(rate, radius=radius)
+    state, update = jax.jit(tx.init)(w), jax.jit(tx.update)
+    for t in range(3):
+        d = {"stack": place(5.0, -3.0, 1.0 + t)}
+        steps, state = update(d, state, w)
+        for new, old, x in zip(*(a["stack"] for a in (steps, w, d)), strict=True):
+            top = lambda x: np.abs(x).max()
+            moved = old + rate * top(old) * x / top(x)
+            want = moved * top(old) / top(moved)
+            np.testing.assert_allclose(old + new, want, rtol=1e-12, atol=1e-13)
+        w = jax.tree.map(np.add, w, jax.device_get(steps))
+
+
+def test_a_direction_that_leaves_its_vector_is_followed():
+    """Columns that take turns are orthogonal, and the next step is not lost."""
+    w = {"w": np.eye(3, 4, dtype=np.float32)}
+    tx = spectral(0.5)
+    state, update = jax.jit(tx.init)(w), jax.jit(tx.update)
+    for column in (0, 1, 2, 3):
+        d = np.zeros((3, 4), np.float32)
+        d[:, column] = 1.0
+        steps, state = update({"w": d}, state, w)
+        vector = np.abs(np.ravel(state.update["w"]))
+        np.testing.assert_allclose(vector, np.eye(4)[column], atol=1e-6)
+        assert np.abs(steps["w"]).max() > 0.01
+
+
 @pytest.mark.broad
 def test_the_brake_takes_nothing_from_a_step_inwards():
     tx, w = finish_step("radial_brake"), jax.tree.map(jnp.asarray, draw(0))
@@ -152,6 +189,10 @@ def test_it_must_get_parameters_and_known_words():
         finish_step("brake")
     with pytest.raises(ValueError, match="`outward` must be a number from 0 to 1"):
         finish_step("radial_brake", outward=2.0)
+    with pytest.raises(ValueError, match="`norm` must be 'frobenius' for the rule 'ro"):
+        finish_step("row_floor", norm="spectral")
+    with pytest.raises(ValueError, match="`params` must be passed to `update`"):
+        spectral(0.1).update(w, jax.eval_shape(spectral(0.1).init, w))
     with pytest.raises(ValueError, match="`floor` must be positive"):
         finish_step("row_floor", floor=0.0)
     tx = om.on_matrices(tx, needs_params=True)

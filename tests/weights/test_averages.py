@@ -1,4 +1,4 @@
-"""Averages of the weights, by `average_weights` and by optax's schedule-free."""
+"""Weights for evaluation: by `average_weights`, `outer` and optax's schedule-free."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,11 @@ import optax_matrix as om
 
 B1, DECAY, RATE = 0.9, 0.8, 0.02
 FREE = lambda tx: optax.contrib.schedule_free(tx, RATE, b1=B1)
-WRAPPERS = {"free": FREE, "average": lambda tx: om.average_weights(tx, DECAY)}
+WRAPPERS = {
+    "free": FREE,
+    "average": lambda tx: om.average_weights(tx, DECAY),
+    "outer": lambda tx: om.outer(tx, every=2, momentum=DECAY),
+}
 every = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 FINISHED = {"poet", "oft", "poet-full", "muonh"}  # Their updates are finished steps.
 
@@ -213,10 +217,10 @@ def test_leaves_without_an_average_stay(wrap):
     label = lambda p: jax.tree.map_with_path(
         lambda k, _: "bias" if "bias" in str(k) else "kernel", p
     )
-    params, state = train(optax.partition(masks, label), tree(0), (1, 2))
+    params, state = train(optax.partition(masks, label), tree(0), (1, 2, 3))
     got = om.evaluation_params(state, params)
     assert_equal(got["square"]["bias"], params["square"]["bias"])
-    want = om.evaluation_params(*train(wrap(om.muon(RATE)), tree(0), (1, 2))[::-1])
+    want = om.evaluation_params(*train(wrap(om.muon(RATE)), tree(0), (1, 2, 3))[::-1])
     if wrap is not FREE:  # Schedule-free of all leaves has gradients elsewhere.
         assert_close(got["tall"], want["tall"])
     assert (got["tall"]["kernel"] != params["tall"]["kernel"]).any()
@@ -309,9 +313,10 @@ def test_mistakes(wrap):
     plain = om.muon(RATE).init(params)
     with pytest.raises(ValueError, match="`state` must have averages of the weights"):
         om.evaluation_params(plain, params)
-    twice = wrap(om.average_weights(om.muon(RATE))).init(params)
-    with pytest.raises(ValueError, match="must not have averages of averages"):
-        om.evaluation_params(twice, params)
+    if wrap is not WRAPPERS["outer"]:  # Which refuses it at `init`.
+        twice = wrap(om.average_weights(om.muon(RATE))).init(params)
+        with pytest.raises(ValueError, match="must not have averages of averages"):
+            om.evaluation_params(twice, params)
     state = wrap(om.muon(RATE)).init(params)
     del params["tall"]
     with pytest.raises(ValueError, match="which has 'tall/kernel'; pass the param"):

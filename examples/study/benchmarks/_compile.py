@@ -83,7 +83,8 @@ def recipe_names() -> list[str]:
 
 def all_recipe_names() -> list[str]:
     """The recipes that `make_optimizer` knows."""
-    return [name for name in om.recipes.__all__ if not name.startswith("scale_by_")]
+    groups = om.recipes.METHODS.values()
+    return sorted(recipe.__name__ for group in groups for recipe in group)
 
 
 def make_optimizer(

@@ -9,3 +9,6 @@ from optax_matrix.transforms.weight_size._decayed_weights import (
 from optax_matrix.transforms.weight_size._finish_step import (
     finish_step as finish_step,
 )
+from optax_matrix.transforms.weight_size._on_directions import (
+    on_directions as on_directions,
+)

