@@ -359,18 +359,6 @@ def latents_without_a_batch(p, x):
     return head(p, a @ v)
 
 
-@hard(w="io? 7 12", out="-? 12 5")
-def data_closed_over(p):
-    x = jnp.sin(jnp.arange(28.0)).reshape(4, 7)
-    return head(p, x @ p["w"]).sum()
-
-
-@hard(lat="-? 4 8", q="io? 8 8", k="io? 8 8", v="io? 8 12", out="-? 12 5")
-def generator_without_inputs(p):
-    q, k, v = (p["lat"] @ p[n] for n in "qkv")
-    return head(p, jax.nn.softmax(q @ k.T) @ v)
-
-
 @hard(
     *(A(4, 9, 8),),
     **{"lat": "-? 6 8", "q1": "io? 8 10", "q2": "io? 10 8", "k": "io 8 8"},

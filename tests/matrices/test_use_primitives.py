@@ -44,7 +44,7 @@ def solved(w):
 )
 def test_one_that_is_not_followed_asks_under_its_name(change, name):
     fn = lambda p, x: jnp.tanh(x @ change(p["w"])) @ p["out"]
-    with pytest.warns(UnclearUseWarning, match=rf"w \(7, 12\): .*{name}"):
+    with pytest.warns(UnclearUseWarning, match=rf"\(7, 12\): .*{name}"):
         rule = by_use(fn, PARAMS, X)
     assert dict(rule.numbers)["out"] is None
 

@@ -64,7 +64,7 @@ KINDS = {
         {"w": (3, 4, 8)},
         {"w"},
     ),
-    "a router": (softmax_router, {"up": (3, 4, 8), "gate": (4, 3)}, {"gate"}),
+    "a router": (softmax_router, {"up": (3, 4, 8), "gate": (4, 3)}, {"gate", "up"}),
     "pallas_call": (kernel_of_pallas, {"w": (4, 8)}, {"w"}),
     "not used": (
         lambda p, x: x @ p["w"],

@@ -261,9 +261,13 @@ def test_python_numbers_are_options():
         h = x.T.reshape(-1, size)
         for _ in range(depth if deterministic else 0):
             h = jnp.tanh(h @ p["up"].T) @ p["o"].T
-        return h
+        return h @ p["head"]
 
-    params = {"up": PARAMS["up"], "o": np.ones((4, 8), "f")}
+    params = {
+        "up": PARAMS["up"],
+        "o": np.ones((4, 8), "f"),
+        "head": np.ones((4, 5), "f"),
+    }
     rule = by_use(fn, params, X, 4, depth=2, deterministic=True)
     assert dict(rule.numbers)["up"] is not None
 
