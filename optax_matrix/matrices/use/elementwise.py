@@ -67,7 +67,7 @@ def _join_signals(trace: Trace, name: str, ins: list[Value], out: Value) -> None
     """Where two signals meet, a sum may be a residual stream, a product a gate."""
     data = [(v.signal, v.read) for v in ins if v.is_data and v.signal is not None]
     signals = trace.signals
-    adds, gates = name in _SUMS, name == "mul"
+    adds, gates = name in ("add", "add_any"), name == "mul"
     if len(data) == 2 and (adds or gates):
         out.signal = (signals.add if adds else signals.times)(*data)
 

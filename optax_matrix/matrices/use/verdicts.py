@@ -13,6 +13,9 @@ from optax_matrix.matrices.use.uses import Use
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
+# The name of an array in a layer, whose number is no number of a block.
+_OWN_NAME = re.compile("kernel|weight|w|value|embedding", re.IGNORECASE)
+
 _VALUES = {"sorted values", "top values"}
 
 Kind = Literal[
@@ -83,7 +86,9 @@ class _Ends:
     @staticmethod
     def _form(trace: Trace, leaf: int):
         path, shape = trace.leaves[leaf]
-        return re.sub(r"\d+", "#", path), shape
+        *blocks, name = path.split("/")
+        own = [blocks.pop()] if blocks and _OWN_NAME.fullmatch(name) else []
+        return re.sub(r"\d+", "#", "/".join(blocks)), (*own, name), shape
 
 
 @dataclasses.dataclass
