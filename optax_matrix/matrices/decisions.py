@@ -143,13 +143,6 @@ def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
     return Decision(make_view(leaf.shape, numbers, path), reason)
 
 
-def form_of_tree(tree: Any, paths: Iterable[str]) -> Any:
-    """What decides which of some leaves of a tree are matrices; hashable."""
-    leaves, structure = jax.tree.flatten(tree)
-    kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
-    return structure, tuple(map(kind, leaves)), tuple(paths)
-
-
 def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) -> None:
     """Raises for numbers of a tree that belong to none of the leaves."""
     known = {"", *(prefix for path in paths for prefix in prefixes(path))}

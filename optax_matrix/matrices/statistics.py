@@ -67,14 +67,12 @@ def _sizes(sides: tuple[Side, ...], rows: int, cols: int) -> tuple[int, ...]:
     return tuple([rows if side == "out" else cols for side in sides])
 
 
-def to_pieces(view: MatrixView, sides: Sides, x: Array) -> list[Array]:
+def to_pieces(view: MatrixView, sides: tuple[Side, ...], x: Array) -> list[Array]:
     """Stacked statistics ``(k, ...)`` of leaves, for each piece ``(k * count, ...)``.
 
     Of a side that is cut into sections each matrix has its own section; of a statistic
     of two such sides it has the block on the diagonal.
     """
-    if sides is None:
-        return view.to_matrices(x)
     x = x.reshape(-1, *_sizes(sides, view.rows, view.cols))
     rows = _sections(view.output_sections, view.rows)
     cols = _sections(view.reduction_sections, view.cols)

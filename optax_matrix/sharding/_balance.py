@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.sharding._ownership import Ownership, in_units
+from optax_matrix.sharding._ownership import Ownership
 
 TEAMS = (1, 2, 4, 8)
 _STEPS = 5  # The default of `newton_schulz`, and the width of its products in bytes.
@@ -47,6 +47,17 @@ def with_teams(ownerships: Sequence[Ownership], teams: int) -> list[Ownership]:
         for i in unit:
             total.add(found[i])
     return found
+
+
+def in_units(ownerships: Sequence[Ownership]) -> list[list[int]]:
+    """The numbers of ownerships, those of partners together."""
+    units: list[list[int]] = []
+    for i, own in enumerate(ownerships):
+        if own.follows:
+            units[-1].append(i)
+        else:
+            units.append([i])
+    return units
 
 
 def _in_teams(own: Ownership, teams: int) -> Ownership:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,9 +14,10 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import shards
 from optax_matrix._thresholds import Thresholds
+from optax_matrix.matrices.pairs import Pairs
 from optax_matrix.matrices.statistics import Sides, to_pieces
-from optax_matrix.matrices.view import Side
-from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.matrices.view import MatrixView, Side
+from optax_matrix.sharding._bundles import Bundle, bundled, without
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
@@ -169,7 +171,10 @@ class OwnerLayout(Layout):
                 exchange = Exchange(own.of_statistic(sides))
                 leaves_of = [x.reshape(*x.shape, *_ones(sides)) for x in leaves_of]
             whole = exchange.to_owners(leaves_of, wire_dtype)
-            pieces = to_pieces(own.matrix, sides, whole)
+            if sides is None:
+                pieces = own.matrix.to_matrices(whole)
+            else:
+                pieces = to_pieces(own.matrix, sides, whole)
             for (name, _, _), piece in zip(bundle.slots, pieces, strict=True):
                 by_matrix = piece.reshape(own.matrices_per_owner, -1, *piece.shape[1:])
                 parts.setdefault(name, []).append(by_matrix)
@@ -196,11 +201,6 @@ def _ones(sides: tuple[Side, ...]) -> tuple[int, ...]:
     return (1,) * (2 - len(sides))
 
 
-def without(spec: Spec, axes: Sequence[str]) -> Spec:
-    """A spec without some of the mesh axes."""
-    return tuple([tuple([x for x in e if x not in axes]) for e in spec])
-
-
 def _full_rank(spec: Spec) -> PartitionSpec:
     return PartitionSpec(*[axes or None for axes in spec])
 
@@ -211,4 +211,29 @@ def _ranges(numbers: Sequence[int]) -> str:
     ends = [[number for _, number in run] for _, run in runs]
     return ", ".join(
         f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends
+    )
+
+
+def owner_layout(
+    leaves: Mapping[str, Any],
+    views: Mapping[str, MatrixView],
+    specs: Mapping[str, Spec],
+    owner_axes: tuple[str, ...],
+    mesh: Any,
+    *,
+    pairs: Pairs = MappingProxyType({}),
+    max_batch: int | None = None,
+    pad_to: int | None = None,
+    teams: int = 1,
+) -> OwnerLayout:
+    """The layout of matrix leaves, given by path, over the owners of a mesh."""
+    options = pairs, max_batch, pad_to, teams
+    found = bundled(leaves, views, specs, owner_axes, mesh, *options)
+    return OwnerLayout(
+        **found._asdict(),
+        views=views,
+        mesh=mesh,
+        specs=specs,
+        teams=teams,
+        max_batch=max_batch,
     )

@@ -19,9 +19,8 @@ from optax_matrix.sharding._checks import (
     check_wire_dtype,
     with_one_axis_argument,
 )
-from optax_matrix.sharding._grouping import owner_layout
 from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
-from optax_matrix.sharding._owner_layout import OwnerLayout
+from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
     given_specs,
@@ -254,8 +253,9 @@ class owners:
         def on_device(leaves, state, arrays):
             local = layout.on_device(state.manifest)
             stacks = {"updates": local.stack(leaves["updates"], None, self.wire_dtype)}
-            others = {n: x for n, x in leaves.items() if n != "updates"}  # Not rounded.
-            stacks |= {n: local.stack(x, sides.get(n)) for n, x in others.items()}
+            for name, tree in leaves.items():
+                if name != "updates":  # Others are never rounded.
+                    stacks[name] = local.stack(tree, sides.get(name))
             real = layout.real(state.manifest)
             rounds = layout.last_rounds(state.manifest)
             shared = {name: partial(in_team, last) for name, last in rounds.items()}

@@ -208,17 +208,6 @@ def whole_matrix(view: MatrixView) -> MatrixView:
     )
 
 
-def in_units(ownerships: Sequence[Ownership]) -> list[list[int]]:
-    """The numbers of ownerships, those of partners together."""
-    units: list[list[int]] = []
-    for i, own in enumerate(ownerships):
-        if own.follows:
-            units[-1].append(i)
-        else:
-            units.append([i])
-    return units
-
-
 def check_same_owners(partners: Sequence[tuple[Ownership, str]]) -> None:
     """Raises unless matrix i of two ownerships has the same place for every i."""
     one, other = (own for own, _ in partners)

@@ -15,8 +15,7 @@ from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._balance import TEAMS, loads, with_teams, work_of
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._exchange import Exchange
-from optax_matrix.sharding._grouping import owner_layout
-from optax_matrix.sharding._owner_layout import OwnerLayout
+from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._planned import (
     Plan,

@@ -168,6 +168,8 @@ class Layout:
             # Leaves of one view are stacked first and transposed together: one
             # transposition instead of one per leaf.
             stacked = _concatenate([leaves[m.path][None] for m in members])
+            if sides is None:
+                return view.to_matrices(stacked)[members[0].piece]
             return to_pieces(view, sides, stacked)[members[0].piece]
 
         return {
@@ -238,14 +240,18 @@ def group_matrices(
     """
     pools: dict[tuple, dict[tuple, list[tuple]]] = {}
     for unit in units_of(views, pairs):
-        each = [views[path] for path in unit]
-        specs = [views[p].spec_of_piece(explicit_spec(leaves[p])) for p in unit]
-        types = [dtypes.canonicalize_dtype(leaves[path].dtype) for path in unit]
-        for i, pieces in enumerate(zip(*(v.pieces for v in each), strict=True)):
-            kinds = zip(pieces, each, types, specs, strict=True)
-            key = tuple([(p.rows, p.cols, v.residual, t, s) for p, v, t, s in kinds])
-            run = tuple([(view, i) for view in each])
-            members = tuple([(path, i, pieces[0].count) for path in unit])
+        kinds = []
+        for path in unit:
+            view, dtype = views[path], dtypes.canonicalize_dtype(leaves[path].dtype)
+            spec = view.spec_of_piece(explicit_spec(leaves[path]))
+            kinds.append((path, view, view.pieces, dtype, spec))
+        for i, piece in enumerate(kinds[0][2]):
+            key, run, members = (), (), ()
+            for path, view, pieces, dtype, spec in kinds:
+                shape = pieces[i].rows, pieces[i].cols
+                key += ((*shape, view.residual, dtype, spec),)
+                run += ((view, i),)
+                members += ((path, i, piece.count),)
             pools.setdefault(key, {}).setdefault(run, []).append(members)
     by_name: dict[str, Group] = {}
     partners: dict[str, str] = {}
@@ -265,9 +271,12 @@ def group_matrices(
 
 def units_of(views: Mapping[str, MatrixView], pairs: Pairs) -> list[tuple[str, ...]]:
     """The leaves in their order, alone or with their partner behind them."""
+    units: list[tuple[str, ...]] = []
     seconds = set(pairs.values())
-    firsts = [p for p in sorted(views, key=natural_order) if p not in seconds]
-    return [(path, pairs[path]) if path in pairs else (path,) for path in firsts]
+    for path in sorted(views, key=natural_order):
+        if path not in seconds:
+            units.append((path, pairs[path]) if path in pairs else (path,))
+    return units
 
 
 def _group(

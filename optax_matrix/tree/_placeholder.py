@@ -11,7 +11,6 @@ from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import ObservedState
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 from optax_matrix.stacks.layout import group_matrices
-from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._build import Build
 from optax_matrix.tree.state import OnMatricesState, entry_of
 
@@ -23,34 +22,33 @@ def is_placeholder(params: Any) -> bool:
     return type(params).__name__ == "_ParamsPlaceholder"
 
 
-def placeholder_state(
-    name: str | None,
-    build: Build,
-    placement: Placement[Any],
-    placeholder: Any,
-    has_pairs: bool,
-) -> OnMatricesState:
-    """The state with the placeholder in place of everything that is kept by stack.
+def placeholder_state(tx: Any, placeholder: Any) -> OnMatricesState:
+    """The state of an `OnMatrices`, with the placeholder for what is kept by stack.
 
     Where that is shows the state of a single matrix, and of a pair if there are some. A
     build that cannot do with one, such as rotations that layers share, is seen as a
     whole that belongs to none.
     """
     inner = _OPAQUE
-    pair = ("first", "second") if has_pairs else ()
+    pair = ("first", "second") if any(tx.pairs) else ()
     for names in (pair, ("kernel", *pair)):  # Some blocks are for partners only.
         with contextlib.suppress(Exception):
-            inner = _of_matrices(build, placeholder, names)
-    method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
+            inner = _of_matrices(tx.build, placeholder, names)
+    method: Any = dict.fromkeys(entry_of(tx.name), _OPAQUE)
     empty = OnMatricesState(method, _OPAQUE, _OPAQUE, inner)
     # The placement may keep state of its own.
-    state = placement.init(group_matrices({}, {}), lambda *_: empty, {}, [], False)
+    state = tx.placement.init(group_matrices({}, {}), lambda *_: empty, {}, [], False)
     is_empty = lambda x: isinstance(x, dict) and not x
     fill = lambda x: _OPAQUE if is_empty(x) else x  # By stack, too.
     inner = jax.tree.map(fill, state.inner_state, is_leaf=is_empty)
     if here().measures:
         inner = ObservedState(_OPAQUE, _OPAQUE, inner)
-    return state._replace(inner_state=inner)
+    return state._replace(
+        inner_state=inner,
+        zero_gradients=placeholder if tx.on_zero == "fade" else None,
+        after=tx.after and tx.after(None).init(placeholder),
+        other=tx.other and tx.other(None).init(placeholder),
+    )
 
 
 def _of_matrices(build: Build, placeholder: Any, names: Sequence[str]) -> Any:

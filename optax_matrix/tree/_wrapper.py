@@ -1,7 +1,7 @@
 """What `on_matrices` makes of a transformation: its `init` and its `update`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from optax_matrix.matrices.boxes import (
     unboxed,
     without_hollow,
 )
-from optax_matrix.matrices.decisions import Kinds, decide, form_of_tree, kinds_of
+from optax_matrix.matrices.decisions import Kinds, decide, kinds_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.pairs import PairRule, pairs_of, warn_of_unmatched_pairs
 from optax_matrix.matrices.statistics import Sides
@@ -100,21 +100,13 @@ class OnMatrices:
 
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
-            state = placeholder_state(
-                self.name, self.build, self.placement, params, any(self.pairs)
-            )
-            if self.on_zero == "fade":
-                state = state._replace(zero_gradients=params)
-            return state._replace(
-                after=self.after and self.after(None).init(params),
-                other=self.other and self.other(None).init(params),
-            )
+            return placeholder_state(self, params)
         named = Named.of(params)
         leaves = named.leaves
         paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
-        kinds = self.kinds[form_of_tree(params, leaves)] = kinds_of(decisions)
+        kinds = self.kinds[_form(params, leaves)] = kinds_of(decisions)
         refuse_tiny(leaves, kinds.views)
         if not self.moves_zeros:
             name = self.name or "this transformation"
@@ -184,7 +176,7 @@ class OnMatrices:
 
     def _seen(self, tree: Any, leaves: Mapping[str, Any]) -> tuple[Kinds, Layout]:
         """What was decided on some leaves of a tree; after a restart it is so anew."""
-        form = form_of_tree(tree, leaves)
+        form = _form(tree, leaves)
         if form not in self.kinds:
             decisions = decide(tree, self.dimension_numbers, leaves)
             self.kinds[form] = kinds_of(decisions)
@@ -192,7 +184,7 @@ class OnMatrices:
         return kinds, self._layout(leaves, kinds)
 
     def _layout(self, leaves: Mapping[str, Any], kinds: Kinds) -> Layout:
-        pairs = pairs_of(self.pairs, leaves, kinds.views)
+        pairs = pairs_of(self.pairs, leaves, kinds.views) if any(self.pairs) else {}
         return self.placement.layout(leaves, kinds.views, self.max_batch, pairs)
 
     def _update_matrices(
@@ -210,7 +202,9 @@ class OnMatrices:
         matrices = {"updates": {path: leaves[path] for path in views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in views}
-        along, extra_args = split_trees(self.forms, views, extra_args)
+        along: dict[str, Any] = {}
+        if extra_args or self.forms:
+            along, extra_args = split_trees(self.forms, views, extra_args)
         self._warn_of_replicated(layout, state, like)
 
         arrays, join = split_arrays((self.build, self.zero_gradient, extra_args))
@@ -224,7 +218,8 @@ class OnMatrices:
             held: Any
             around = within(sides=sides, layout=local)
             with using(self.precision), around:
-                extra_args |= {name: stacks[name] for name in along}
+                for name in along:
+                    extra_args[name] = stacks[name]
                 new, held = tx.update(
                     stacks["updates"], old, stacks.get("params"), **extra_args
                 )
@@ -296,3 +291,10 @@ class OnMatrices:
             with using(self.precision):
                 refuse_coupling(self.build, layout, self.needs_params, self.forms)
             self.probed.add(stacks)
+
+
+def _form(tree: Any, paths: Iterable[str]) -> Any:
+    """What decides which of some leaves of a tree are matrices; hashable."""
+    leaves, structure = jax.tree.flatten(tree)
+    kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
+    return structure, tuple(map(kind, leaves)), tuple(paths)

@@ -17,7 +17,7 @@ from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding._balance import loads, operations, with_teams, work_of
-from optax_matrix.sharding._grouping import owner_layout
+from optax_matrix.sharding._owner_layout import owner_layout
 from optax_matrix.sharding._ownership import Ownership
 
 

@@ -110,13 +110,13 @@ def on_pairs(
 
 def _factor(name: str, trees: Sequence[Any]) -> Factor:
     """What is known of a stack, of trees that may be None."""
-    found = [None if tree is None else tree[name] for tree in trees]
+    found: list[Any] = [None if tree is None else tree[name] for tree in trees]
     if isinstance(found[0], Mapping):
         raise ValueError(
             "`on_pairs` must get whole matrices, got blocks of them; put `in_blocks` "
             "around other blocks, or into `otherwise`."
         )
-    return Factor(*(x if x is None else widened(jnp.asarray(x)) for x in found))
+    return Factor._make(x if x is None else widened(jnp.asarray(x)) for x in found)
 
 
 def _without_pairs(stacks: Mapping[str, Any], pairs: Mapping[str, str]) -> Any:
