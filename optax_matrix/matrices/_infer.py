@@ -99,7 +99,7 @@ class AxesTold:
         sides: Inputs and outputs of layers that tell them, by path.
     """
 
-    names: Mapping[str, Sequence[Any]]
+    names: Mapping[str, tuple[Any, ...]]
     logical: Set[str]
     roles: Mapping[str, str]
     layers: Sequence[str]
@@ -124,7 +124,7 @@ class AxesTold:
         place, found = self._names_of(path, leaf)
         return bool(found) and place in self.logical and is_excluded(path, leaf, full)
 
-    def _names_of(self, path: str, leaf: Any) -> tuple[str, Sequence[Any]]:
+    def _names_of(self, path: str, leaf: Any) -> tuple[str, tuple[Any, ...]]:
         place = path if path in self.names else without_index(path)
         found = self.names.get(place, ())
         return place, found if len(found) == len(leaf.shape) else ()

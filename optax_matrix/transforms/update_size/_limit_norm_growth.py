@@ -85,6 +85,7 @@ def limit_norm_growth(
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
+        held: Any
         new, held = limiter.update(updates, WithStateState(state.norm))
         if is_observed():
             norm = lambda x: matrix_norm(x)[..., 0, 0]
@@ -92,5 +93,8 @@ def limit_norm_growth(
             report("limited", jax.tree.map(is_limited, new, updates))
         return new, LimitNormGrowthState(held.held)
 
-    init = lambda params: LimitNormGrowthState(limiter.init(params).held)
-    return optax.GradientTransformationExtraArgs(init, update_fn)
+    def init_fn(params):
+        held: Any = limiter.init(params)
+        return LimitNormGrowthState(held.held)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
