@@ -76,6 +76,7 @@ def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     out = mixed([w.value, x.value], shape)
     views = [view for _, view in w.value.of(Leaf) if not view.summed]
     whole = any(view.at(w.summed) and view.at(w.rest) for view in views)
+    beside = False
     for key, view in w.value.of(Leaf):
         roles = _roles(trace, key.number, view, w, x, whole=whole)
         if roles is None:
@@ -89,7 +90,10 @@ def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
         kind = "lookup" if is_lookup else "product"
         number = trace.use(eqn, key.number, kind, view, x.value, **roles)
         _follow_outputs(trace, w, x, view, shape, out)
-        trace.puts_out(number, out, x.value)
+        trace.puts_out(number, out, x.value, beside=beside)
+        beside = True
+        if view.summed and number is not None:  # The other factor is on the other side.
+            trace.uses[number].leaves_out("reads" if view.at(w.rest) else "writes")
         if is_lookup:
             axes = w.placed(view, shape)
             out.views[Rows(key.number)] = view.over(axes, roles["inputs"])

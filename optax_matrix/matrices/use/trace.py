@@ -159,9 +159,20 @@ class Trace:
             return value
         return dataclasses.replace(value, signal=self.signals.root(signal))
 
-    def puts_out(self, number: int | None, out: Value, x: Value | None = None) -> None:
-        """Notes that a value is what a use puts out, after it has read data."""
-        out.signal = self.signals.new()
+    def puts_out(
+        self,
+        number: int | None,
+        out: Value,
+        x: Value | None = None,
+        *,
+        beside: bool = False,
+    ) -> None:
+        """Notes that a value is what a use puts out, after it has read data.
+
+        With ``beside``, another use of the same product puts out the same.
+        """
+        if not beside:
+            out.signal = self.signals.new()
         if x is not None and x.signal is not None:
             out.read |= 1 << x.signal
         if number is not None:

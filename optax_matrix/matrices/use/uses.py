@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from optax_matrix.matrices.use.views import Part
 
@@ -62,6 +63,10 @@ class Use:
     kept: set[int] = dataclasses.field(default_factory=set)
     reads: int | None = None
     writes: int | None = None
+
+    def leaves_out(self, side: Literal["reads", "writes"]) -> None:
+        """Notes that a factor of a matrix is on one side of it alone."""
+        setattr(self, side, None)
 
     def mixed(self, summed: Iterable[Part], *, is_hot: bool) -> None:
         """Notes that data sum over some of the outputs.
