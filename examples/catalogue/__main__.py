@@ -14,7 +14,11 @@ from examples.catalogue import GROUPS, METHODS
 
 def main(names=()):
     """Prints the table of errors, and returns those in float64."""
-    jax.config.update("jax_enable_x64", True)
+    with jax.enable_x64(True):
+        return _main(names)
+
+
+def _main(names):
     found = {}
     print(f"{'method':<20}{'float64':>10}{'float32':>10}")
     for needs, methods in GROUPS.items():

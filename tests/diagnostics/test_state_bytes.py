@@ -54,7 +54,7 @@ def test_stacks_of_a_recipe():
         "manifest": ((2, 4), True),
         "row_scale": ((2, 6), False),
         "col_scale": ((2, 4), False),
-        "norm": ((2,), True),
+        "norm": ((2, 1, 1), True),
     }
     assert of_stack.elements == 2 * (6 + 4)
     assert of_stack.scalars == 2 * (1 + 4)

@@ -28,9 +28,9 @@ def test_the_command_prints_errors(capsys):
 
 @pytest.mark.broad
 def test_an_error_is_seen():
-    """A restatement with another decay."""
+    """A restatement with the other sign."""
     lion = catalogue.METHODS["lion"]
     other = catalogue.Method(lion.make).in_numpy
     method = other.__self__
-    other(lambda g, kept, w: np.sign(lion.restated(g, kept, w) + g))
+    other(lambda g, kept, w: -lion.restated(g, kept, w))
     assert method.error() >= 1

@@ -272,9 +272,9 @@ def test_polynomials_take_all_eigenvalues_to_one(p, dtype):
     assert len(rows) <= (12 if dtype == np.float32 else 23)
 
 
-@pytest.mark.parametrize("p", [0, -2, 0.5, True])
-def test_roots_that_are_no_positive_ints_are_refused(p):
-    with pytest.raises(ValueError, match="`p` must be a positive int"):
+@pytest.mark.parametrize("p", [0, -2, True])
+def test_roots_that_are_not_positive_are_refused(p):
+    with pytest.raises(ValueError, match="`p` must be.* positive"):
         linalg.inverse_root(np.eye(2, dtype=np.float32), p)
 
 

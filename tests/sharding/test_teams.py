@@ -210,7 +210,7 @@ def test_padding_of_the_last_round_is_known(cpus):
     specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
     leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
     placement = om.owners("fsdp", param_specs=specs, teams=2)
-    layout = placement.layout(leaves, views_of(decide(leaves)), None)
+    layout = placement.layout(leaves, views_of(decide(leaves)), None, {})
     ((name, rows),) = layout.manifest.items()
     each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
     assert {(last.team.size, last.count, len(last.real)) for last in each} == {
