@@ -1,6 +1,5 @@
 """Every method of the catalogue is its restatement in NumPy, through `on_matrices`."""
 
-import numpy as np
 import pytest
 
 from examples import catalogue

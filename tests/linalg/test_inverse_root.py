@@ -274,7 +274,7 @@ def test_polynomials_take_all_eigenvalues_to_one(p, dtype):
 
 @pytest.mark.parametrize("p", [0, -2, True])
 def test_roots_that_are_not_positive_are_refused(p):
-    with pytest.raises(ValueError, match="`p` must be.* positive"):
+    with pytest.raises(ValueError, match=r"`p` must be.* positive"):
         linalg.inverse_root(np.eye(2, dtype=np.float32), p)
 
 
