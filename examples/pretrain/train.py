@@ -119,7 +119,8 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
     measures = MEASURES if books.is_monitored else ()
     method, table = find(run.optimizer), None
     if books.resume:
-        check_same(recorded(books.out), dataclasses.asdict(run), books.out)
+        if (old := recorded(books.out)) is not None:
+            check_same(old, dataclasses.asdict(run), books.out)
         table = recorded(books.out, TABLE, "delete it to read the model again")
     with warnings.catch_warnings(record=True) as caught:
         trainer = Trainer(run.model, method, run.steps, run.accumulate, measures, table)
