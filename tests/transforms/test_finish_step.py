@@ -112,6 +112,28 @@ def test_a_direction_that_leaves_its_vector_is_followed():
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize(("rate", "most"), [(0.01, 1.0025), (0.05, 1.035)])
+def test_spectral_norms_of_random_weights_are_held(rate, most):
+    """To what was measured; an estimate from below never leaves a norm below R."""
+    shapes = [(3, 24, 24), (64, 48), (8, 40), (2, 40, 8)]
+    rng = np.random.default_rng(0)
+    draw = lambda w: rng.standard_normal(w.shape, np.float32)
+    norm = lambda w: np.linalg.norm(w, 2, axis=(-2, -1))
+    w = {str(s): rng.standard_normal(s, np.float32) for s in shapes}
+    start, tx = jax.tree.map(norm, w), spectral(rate)
+    state, update = jax.jit(tx.init)(w), jax.jit(tx.update)
+    for _ in range(50):
+        factors = jax.tree.map(lambda w: np.linalg.svd(draw(w), False), w)
+        d = {name: u @ vt for name, (u, _, vt) in factors.items()}
+        steps, state = update(d, state, w)
+        w = jax.tree.map(np.add, w, jax.device_get(steps))
+        for name, x in w.items():
+            share = norm(x) / start[name]
+            assert (share > 1 - 1e-5).all(), name
+            assert (share < most).all(), name
+
+
+@pytest.mark.broad
 def test_the_brake_takes_nothing_from_a_step_inwards():
     tx, w = finish_step("radial_brake"), jax.tree.map(jnp.asarray, draw(0))
     inwards = jax.tree.map(lambda x: -0.1 * x, w)
