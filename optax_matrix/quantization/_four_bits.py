@@ -62,7 +62,8 @@ def quantize_to_four(
         index = index + jnp.where((y < 0) & (index > 0), _SIGN, 0)
     else:
         index = _above(unit, [(k + 1) / 16 for k in range(16)], threshold)
-    codes = _in_pairs(index).reshape(*x.shape[:-1], -1)
+    codes = _in_pairs(index)
+    codes = codes.reshape(*x.shape[:-1], codes.shape[-1])
     if old is None:
         return codes, scales
     values = dequantize_from_four(*old, signed=signed)
@@ -87,13 +88,14 @@ def dequantize_from_four(
         The numbers, in the dtype of ``scales``.
     """
     both = _as_matrices(codes, scales.ndim - 1).astype(jnp.int32)
-    *batch, rows, _ = both.shape
-    index = jnp.stack([both & 15, both >> 4], axis=-1).reshape(*batch, rows, -1)
-    index = index[..., : scales.shape[-1] - rows]
+    *batch, rows, bytes_ = both.shape
+    columns = scales.shape[-1] - rows
+    index = jnp.stack([both & 15, both >> 4], axis=-1)
+    index = index.reshape(*batch, rows, 2 * bytes_)[..., :columns]
     number = lambda index: index.astype(scales.dtype)
     values = _signed_value(index, number) if signed else number(index + 1) / 16
     numbers = values * _bounds(scales, rows)
-    return numbers.reshape(*codes.shape[:-1], -1)
+    return numbers.reshape(*codes.shape[:-1], columns)
 
 
 def _as_matrices(x: Array, batch_axes: int) -> Array:
@@ -130,5 +132,5 @@ def _above(unit: Array, values: list, threshold: float | Array) -> Array:
 def _in_pairs(index: Array) -> Array:
     """Two codes in a byte, the first one in its lower half."""
     index = jnp.pad(index, [*[(0, 0)] * (index.ndim - 1), (0, index.shape[-1] % 2)])
-    pairs = index.reshape(*index.shape[:-1], -1, 2)
+    pairs = index.reshape(*index.shape[:-1], index.shape[-1] // 2, 2)
     return (pairs[..., 0] + 16 * pairs[..., 1]).astype(jnp.uint8)

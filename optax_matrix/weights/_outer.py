@@ -111,11 +111,11 @@ def outer(
         if update is None:
             return update, slow, trace
         back = widened(slow) - (widened(w) + widened(update))
-        trace = momentum * trace + back
+        made = momentum * trace + back
         # What brings the inner step to the outer one: nothing for rate 1, momentum 0.
-        extra = (1 - rate) * back - rate * momentum * trace
+        extra = (1 - rate) * back - rate * momentum * made
         update = (widened(update) + extra).astype(update.dtype)
-        return update, (w + update).astype(w.dtype), trace.astype(back.dtype)
+        return update, (w + update).astype(w.dtype), made.astype(trace.dtype)
 
     def outwards(updates, params, slow, trace):
         is_none = lambda x: x is None

@@ -98,6 +98,13 @@ def test_zeros_and_extremes(signed):
     assert np.isfinite(got[1]).all()
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
+def test_arrays_without_numbers(shape):
+    codes, scales = jax.eval_shape(quantize_to_four, jnp.zeros(shape))
+    assert codes.shape == (*shape[:-1], -(-shape[-1] // 2))
+    assert jax.eval_shape(dequantize_from_four, codes, scales).shape == shape
+
+
 @pytest.mark.broad
 def test_stochastic_rounding_is_right_in_the_mean():
     x = np.full((2, 200, 200), 0.22, np.float32)

@@ -112,6 +112,30 @@ def test_a_direction_that_leaves_its_vector_is_followed():
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize(
+    ("rate", "square", "most"), [(0.01, 1.06, 1.013), (0.05, 1.1, 1.07)]
+)
+def test_spectral_norms_of_random_weights_are_held(rate, square, most):
+    """As the docstring says; an estimate from below leaves no norm below R."""
+    shapes = {"24 x 24": (3, 24, 24), "64 x 48": (64, 48), "12 x 40": (2, 12, 40)}
+    rng = np.random.default_rng(0)
+    draw = lambda w: rng.standard_normal(w.shape, np.float32)
+    norm = lambda w: np.linalg.norm(w, 2, axis=(-2, -1))
+    w = {name: rng.standard_normal(s, np.float32) for name, s in shapes.items()}
+    start, tx = jax.tree.map(norm, w), spectral(rate)
+    state, update = jax.jit(tx.init)(w), jax.jit(tx.update)
+    for _ in range(50):
+        factors = {name: np.linalg.svd(draw(x), False) for name, x in w.items()}
+        d = {name: u @ vt for name, (u, _, vt) in factors.items()}
+        steps, state = update(d, state, w)
+        w = jax.tree.map(np.add, w, jax.device_get(steps))
+        for name, x in w.items():
+            share = norm(x) / start[name]
+            assert (share > 1 - 1e-5).all(), name
+            assert (share < (square if name == "24 x 24" else most)).all(), name
+
+
+@pytest.mark.broad
 def test_the_brake_takes_nothing_from_a_step_inwards():
     tx, w = finish_step("radial_brake"), jax.tree.map(jnp.asarray, draw(0))
     inwards = jax.tree.map(lambda x: -0.1 * x, w)

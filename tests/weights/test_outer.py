@@ -164,6 +164,18 @@ def test_half_precision(dtype):
     assert {x.dtype for x in jax.tree.leaves(state.slow)} == {np.dtype(dtype)}
 
 
+@pytest.mark.usefixtures("x64")
+def test_updates_wider_than_their_weights():
+    """`optax.apply_updates` takes them, too; no state changes its dtype."""
+    widen = lambda updates, _: jax.tree.map(lambda x: x.astype(np.float64), updates)
+    tx, params = wrapped(optax.stateless(widen)), {"w": np.ones((2, 3), np.float32)}
+    state = jax.eval_shape(tx.init, params)
+    updates, new = jax.eval_shape(tx.update, params, state, params)
+    assert updates["w"].dtype == np.float64
+    types = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    assert types(new) == types(state)
+
+
 @pytest.mark.broad
 def test_remainders_around_it_are_those_of_its_weights():
     """bfloat16 weights with their other bits move as float32 ones."""

@@ -55,9 +55,12 @@ def finish_step(
     With ``norm="spectral"`` the sphere of ``"hyperball"``, and N, are those of the
     spectral norm. Two power steps from vectors in the state estimate it, from below, at
     every norm: exactly once the first singular vectors stand still, to the square of
-    the angle by which a step turns them otherwise. Errors do not add up. The weights of
-    Gaussian matrices (96 x 96, no gap between singular values) stayed within 1.2% of R
-    over 100 steps of Muon of length 0.01 and 0.05, and those of 64 x 48 within 0.8%.
+    the angle by which a step turns them otherwise. Errors do not add up. Where another
+    singular value becomes the largest one, the vectors follow it only as fast as power
+    steps do, and until then the norm is above R. In 100 steps of polar factors, of
+    random gradients or of their momentum (0.95), Gaussian weights of 12 x 40 to 96 x 96
+    were above R by at most 1.3%, 3.8% and 7% for steps of length 0.01, 0.02 and 0.05,
+    and the worst of 40 matrices of 24 x 24 by 6%, 6% and 10%.
 
     :math:`\Delta` is that of a descent, as the updates of an optimizer are. For the
     first two rules only its direction counts. The brake takes finished steps, so its
