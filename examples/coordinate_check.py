@@ -67,7 +67,9 @@ def movement(
     Returns:
         The root mean square of the change, by layer.
     """
-    tx = om.muon(rate, scaling=rule)
+    # By use, the last layer would be AdamW's; here all three are Muon's.
+    numbers = om.matrices.by_names
+    tx = om.muon(rate, scaling=rule, dimension_numbers=numbers)
 
     def run(key):
         keys = jax.random.split(key, 3)

@@ -76,6 +76,8 @@ def losses(
             optax.linear_schedule(rate, 0.0, steps),
             other_learning_rate=optax.linear_schedule(3e-3, 0.0, steps),
             zero_gradient=policy,
+            # By use, the experts' `down` would be the last layer, and AdamW's.
+            dimension_numbers=om.matrices.by_names,
         )
 
         def errors(params, data):

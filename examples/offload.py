@@ -52,7 +52,8 @@ def main(steps: int = 5, memory: str = "pinned_host") -> tuple[list[float], Any]
     draw = lambda *shape: jnp.asarray(rng.standard_normal(shape) / 16, jnp.float32)
     weights = {"up": draw(64, 256), "down": draw(256, 64), "bias": draw(64)}
     params = jax.device_put(weights, sharding)
-    tx = om.muoneq(3e-3)
+    # Names tell enough: both kernels are (in, out), the last layer a matrix, too.
+    tx = om.muoneq(3e-3, dimension_numbers=om.matrices.by_names)
 
     specs = om.state_specs(tx, params)
     at_rest, in_use = placed(specs, mesh, memory), placed(specs, mesh, "device")

@@ -23,6 +23,7 @@ out   (3, 4)  product (1) to (0)  last layer: nothing learned comes after
 up    (8, 4)  product (1) to (0)  matrix (1, 0, residual='in')
 >>> tx = om.muon(0.02, dimension_numbers=rule)
 
+An `UnclearUseWarning` asks about what the use does not tell, with the line to paste.
 Save ``rule.table()`` beside the state, and pass it as ``table`` to `by_use` where a run
 is resumed, so that another version of the library reads the same.
 
@@ -31,8 +32,10 @@ those around it, the same way at ``init`` and at ``update``. Embeddings, output 
 routers, norms, biases, tables and depthwise convolutions are recognized and left to the
 other optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels are
 ``(..., in, out)`` as in Flax, with layers and experts in front; layers of Equinox are
-``(out, in)``. `init` warns of doubtful decisions, and if less than a third of the
-parameters beyond embeddings and head is in matrices. `describe` shows the decision for
+``(out, in)``. `init` counts what it has read from names alone in a
+`ReadFromNamesWarning`, which `by_names` silences. It also warns of doubtful decisions
+(`DoubtfulMatrixWarning`), and if less than a third of the parameters beyond embeddings
+and head is in matrices. `describe` shows the decision for
 every leaf, and their shares:
 
 >>> params = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}}
