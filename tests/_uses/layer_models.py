@@ -386,6 +386,13 @@ def sparse_autoencoder(p, x):
     return head(p, jnp.where(h >= least, h, 0) @ p["mid"])
 
 
+@layer(X, w="io 7 12", mid="io|-? 12 9", out="- 9 5")
+def units_of_largest_magnitude(p, x):
+    h = x @ p["w"]
+    i = lax.top_k(jnp.abs(h), 4)[1]
+    return head(p, (h * jax.nn.one_hot(i, 12).sum(-2)) @ p["mid"])
+
+
 @layer(X, enc="io|-? 7 20", mid="-|io? 20 9", out="- 9 7")
 def sparse_autoencoder_by_gather(p, x):
     v, i = lax.top_k(x @ p["enc"], 4)

@@ -91,6 +91,19 @@ def test_reverse_mode_agrees_with_differences(name):
         np.testing.assert_allclose(*slopes(KERNELS[name], x), rtol=2e-7)
 
 
+@pytest.mark.broad
+def test_the_derivative_of_a_polar_factor_agrees_with_numpy():
+    def polar(x):
+        u, _, vt = np.linalg.svd(x, full_matrices=False)
+        return u @ vt
+
+    x, dx = gaussian(4, 6, seed=3), 1e-5 * gaussian(4, 6, seed=9)
+    along = jax.jit(lambda x, dx: jax.jvp(linalg.polar_svd, (x,), (dx,))[1])
+    np.testing.assert_allclose(
+        2 * along(x, dx), polar(x + dx) - polar(x - dx), atol=1e-12
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QR)
 def test_q_factor_of_a_stack_of_any_scale(name):

@@ -136,11 +136,12 @@ def test_eigenvectors_by_blocks(rng, kind, n):
     _decomposes(a, w, v)
 
 
-def test_eigenvectors_by_blocks_of_a_batch(rng):
-    a = np.stack([_symmetric(rng, kind, 24) for kind in KINDS])
-    w, v = jax.jit(functools.partial(eigh_by_blocks, block=4))(a.astype(np.float32))
-    for one in zip(a, w, v, strict=True):
-        _decomposes(*one)
+def test_eigenvectors_by_blocks_of_a_batch_of_any_scale(rng):
+    by_blocks = jax.jit(functools.partial(eigh_by_blocks, block=4))
+    for scale in (1, 1e-6):
+        a = np.stack([scale * _symmetric(rng, kind, 24) for kind in KINDS])
+        for one in zip(a, *by_blocks(a.astype(np.float32)), strict=True):
+            _decomposes(*one)
 
 
 @pytest.mark.broad

@@ -22,6 +22,7 @@ from optax_matrix.transforms.low_rank._subspace_bases import (
     orthonormal_basis,
     svd_basis,
 )
+from optax_matrix.transforms.low_rank._switching import SWITCHES
 
 SHAPE = (4, 7)
 
@@ -458,6 +459,16 @@ class TestSwitching:
         assert np.abs(np.abs(u[:, 0]) - np.abs(ritz[:, 0])).max() > 0.05
         ritz, u = self.renewed("none")
         np.testing.assert_allclose(np.abs(u), np.abs(ritz), atol=1e-4)
+
+    @pytest.mark.broad
+    def test_a_stack_has_a_basis_of_the_same_shape_by_each_switch(self):
+        stack = np.ones((3, 6, 9), np.float32)
+        for switch in SWITCHES:
+            basis = subspace_basis(leading=1, switch=switch)
+            tx = om.project_low_rank(optax.identity(), rank=4, basis=basis)
+            state = jax.eval_shape(tx.init, stack)
+            _, new = jax.eval_shape(tx.update, stack, state, stack)
+            assert new.basis.vectors.shape == state.basis.vectors.shape, switch
 
     @pytest.mark.broad
     def test_at_full_rank_nothing_is_left_to_draw(self):

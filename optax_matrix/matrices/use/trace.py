@@ -79,7 +79,6 @@ class Trace:
             use.before |= x.before & ~(1 << number)
         if x is not None and not self._is_turned(use):
             self.after |= use.before
-            use.is_first = not use.before
         return number
 
     def uses_of(self, leaf: int) -> list[Use]:

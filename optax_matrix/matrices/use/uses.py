@@ -28,7 +28,6 @@ class Use:
         layers: Those of ``batch`` that a scan goes through.
         detail: More about it, for the table.
         before: The uses that its data depend on, as bits.
-        is_first: Whether no product of a parameter comes before.
         is_derivative: Whether it is in the backward pass of a derivative.
         cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
         rejoined: Axes of which slices were joined again.
@@ -51,7 +50,6 @@ class Use:
     layers: Sequence[Part] = ()
     detail: str = ""
     before: int = 0
-    is_first: bool = False
     is_derivative: bool = False
     cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
     rejoined: set[int] = dataclasses.field(default_factory=set)
