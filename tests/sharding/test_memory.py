@@ -1,6 +1,7 @@
 """State in the memory of the host between steps: the same steps, elsewhere."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def memories(state):
     found = {True: set(), False: set()}
     inner = (state.inner_state, state.manifest, state.other)
     for part, x in ((i, x) for i, t in enumerate(inner) for x in jax.tree.leaves(t)):
-        found[part == 0 and x.ndim > 2].add(x.sharding.memory_kind)
+        found[part == 0 and math.prod(x.shape[1:]) > 1].add(x.sharding.memory_kind)
     return found
 
 
