@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _raised import raise_warnings
 
 import optax_matrix as om
 
@@ -110,7 +111,7 @@ def test_a_head_of_zeros_is_a_warning():
     updates, _ = jax.jit(tx.update)(arrays(1, np.float32), state, params)
     assert not updates["lm_head/kernel"].any()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         jax.eval_shape(tx.init, params)
         om.muonh(LR, other=optax.adam(1e-3)).init(params)
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from _raised import raise_warnings
 
 import optax_matrix as om
 
@@ -91,6 +92,6 @@ def test_other_rates_beside_a_schedule_pass(given):
 
 def test_a_warning_that_is_an_error_keeps_its_words():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         with pytest.raises(UserWarning, match=r"^`other` must return finished"):
             om.racs(0.01, other=optax.scale_by_adam()).init(BOTH)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _raised import raise_warnings
 from _steps import first_update
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
@@ -66,7 +67,7 @@ def test_no_state_is_said_to_be_whole_that_an_auto_axis_splits(alone, cpus):
     tx = om.muon(0.01, placement=om.owners.from_params(params, "fsdp"))
     state = tx.init(params)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         jax.jit(tx.update)(params, state, params)
 
 

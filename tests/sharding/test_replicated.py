@@ -8,6 +8,7 @@ import optax
 import pytest
 from _meshes import KINDS, make_mesh
 from _owned import cubic, given, normal, on_mesh
+from _raised import raise_warnings
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -21,13 +22,6 @@ SHAPES, SPECS = (
 @pytest.fixture(params=KINDS)
 def mesh(request, cpus):
     return make_mesh("fsdp4-tp2", request.param, cpus)
-
-
-def _raise_warnings():
-    """As pytest does here: all but the count of what is read from names."""
-    warnings.simplefilter("error")
-    warnings.simplefilter("ignore", om.matrices.ReadFromNamesWarning)
-    warnings.simplefilter("error", om.matrices.DoubtfulMatrixWarning)
 
 
 def _setting(mesh, owned):
@@ -68,7 +62,7 @@ def test_types_show_it_inside_jit(cpus, owned):
 def test_sharded_state_and_small_meshes_are_silent(mesh, cpus, owned):
     tx, params, state = _setting(mesh, owned)
     with warnings.catch_warnings():
-        _raise_warnings()
+        raise_warnings()
         tx.update(params, state, params)
         jax.jit(tx.update).lower(params, state, params)
         kinds = mesh.axis_types
@@ -83,5 +77,5 @@ def test_a_replicated_model_has_replicated_state(cpus):
     params = jax.device_put(normal(SHAPES, 0), NamedSharding(mesh, P()))
     tx = om.on_matrices(optax.trace(0.9))
     with warnings.catch_warnings():
-        _raise_warnings()
+        raise_warnings()
         tx.update(params, tx.init(params), params)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from _raised import raise_warnings
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -58,7 +59,7 @@ def test_poet_warns_at_init_where_values_can_be_seen(recipe, name):
     with pytest.warns(UserWarning, match=ZEROS.replace(".*", f"{name},.*")):
         tx.init(PARAMS)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         jax.eval_shape(tx.init, PARAMS)
         tx.init({"kernel": jnp.ones((4, 4))})
         rule = om.matrices.by_path(exclude="lora_b|layers")

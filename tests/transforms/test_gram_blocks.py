@@ -341,7 +341,7 @@ def test_a_nan_is_seen_in_what_dion_makes_of_it():
 
 
 WRONG = [
-    (om.precondition, {"root": 0}, "`root` must be a positive int"),
+    (om.precondition, {"power": 0}, "`power` must be positive"),
     (om.precondition, {"side": "left"}, "`side` must be one of"),
     (om.precondition, {"decay": 1.0}, "`decay` must be in"),
     (om.precondition, {"eps": -1.0}, "`eps` must not be negative"),

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from _matrices import ones
+from _raised import raise_warnings
 
 import optax_matrix as om
 
@@ -56,7 +57,7 @@ def test_mistakes():
     with pytest.warns(om.matrices.UnmatchedPatternWarning, match="'uq', which matches"):
         om.scale_by_path({"uq": 2.0}).init(PARAMS)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         om.scale_by_path({"up": 2.0}).init(PARAMS)
     with pytest.raises(ValueError, match=r"regular expressions, got '\['"):
         om.scale_by_path({"[": 2.0})

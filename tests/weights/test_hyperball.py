@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _raised import raise_warnings
 
 import optax_matrix as om
 
@@ -128,7 +129,7 @@ def test_state_is_portable_and_abstract():
     restored = om.from_portable(portable, tx.init(params), params)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        raise_warnings()
         shapes = jax.eval_shape(tx.init, params)
     assert jax.tree.structure(shapes) == jax.tree.structure(state)
 
