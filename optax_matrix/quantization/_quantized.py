@@ -61,8 +61,9 @@ def quantized(
         ['uint8']
         >>> params = {"kernel": jnp.ones((64, 128))}
         >>> tx = om.muon(1e-3, placement=om.quantized(bits=4))
-        >>> tx.init(params).inner_state.inner_state[0].mu["128x64"].shape
-        (1, 128, 32)
+        >>> state = tx.init(params)
+        >>> [x.shape for x in state.inner_state.inner_state[0].mu.values()]
+        [(1, 128, 32)]
     """
     options = {
         "signed": signed,

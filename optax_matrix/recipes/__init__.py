@@ -53,7 +53,7 @@ out of range is a `ValueError` when the optimizer is made.
 **By name.** `create` makes the recipe of a name, with options from a configuration
 file; ``recipes.METHODS`` has all recipes by group:
 
->>> tx = om.create("muon", 0.02, polar="polar_express", mu_dtype="bfloat16")
+>>> tx = om.create("muon", 0.02, polar="polar_svd", mu_dtype="bfloat16")
 >>> "Low rank" in om.recipes.METHODS
 True
 

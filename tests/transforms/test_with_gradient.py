@@ -40,7 +40,7 @@ BLOCKS = {
     "add": lambda f: transforms.add(f, om.momentum(0.9), weights=(1.0, 0.0)),
     "per_matrix": om.per_matrix,
 }
-OTHERS = {"preserve_norm", "spo"}  # Below.
+OTHERS = {"preserve_norm", "spo", "on_directions"}  # Below.
 
 
 def echo():
@@ -111,6 +111,25 @@ def test_the_gradient_keeps_its_size_where_a_norm_is_restored():
     norm = lambda x: np.linalg.norm(x, axis=(1, 2), keepdims=True)
     want = stream(7)[-1]["w"] / norm(stream(7)[-1]["w"]) * norm(stream(1)[-1]["w"])
     np.testing.assert_allclose(new, want, rtol=1e-9)
+
+
+@pytest.mark.broad
+def test_the_gradient_is_that_of_the_directions():
+    """Lengths stay, and directions move as by the gradient in place of the update."""
+    params, update, gradient = (
+        stream(1, steps=1),
+        stream(3, steps=1),
+        stream(7, steps=1),
+    )
+
+    def moved(direction, update, **extra):
+        tx = om.transforms.on_directions(direction, optax.set_to_zero(), 0.1)
+        return tx.update(update, tx.init(params[0]), params[0], **extra)[0]["w"]
+
+    got = moved(echo(), update[0], gradient=gradient[0])
+    want = moved(optax.identity(), gradient[0])
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    assert np.abs(np.asarray(got - moved(optax.identity(), update[0]))).max() > 1e-3
 
 
 def test_primitives_refuse_a_gradient_of_the_weights():

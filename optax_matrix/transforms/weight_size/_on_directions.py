@@ -114,14 +114,19 @@ def on_directions(
         v = jax.tree.map(jnp.multiply, units, state.lengths)
         wide = lambda x: widened(jnp.asarray(x))
         along = lambda p, u: jnp.sum(wide(p) * u, axis=-1, keepdims=True)
-        of_gains = jax.tree.map(along, updates, units)
 
         def across(p, u, q, g, length):
             return safe_divide(g, length) * (wide(p) - u * q)
 
-        of_v = jax.tree.map(
-            across, updates, units, of_gains, state.gains, state.lengths
-        )
+        def split(tree):
+            """The gradients of the gains and of V, from one of W."""
+            of_gains = jax.tree.map(along, tree, units)
+            sizes = state.gains, state.lengths
+            return of_gains, jax.tree.map(across, tree, units, of_gains, *sizes)
+
+        of_gains, of_v = split(updates)
+        if extra_args.get("gradient") is not None:
+            _, extra_args["gradient"] = split(extra_args["gradient"])
         turns, of_direction = turn.update(of_v, state.direction, v, **extra_args)
         pulls, of_gain = stretch.update(of_gains, state.gain, state.gains)
         both: Any = turns, pulls
