@@ -21,6 +21,7 @@ from optax_matrix.matrices.use.rule import by_use
 S = jax.ShapeDtypeStruct
 CASES = {}
 GROUPS = {}
+_PLACES = {}
 
 
 def A(*shape, dtype=jnp.float32):
@@ -51,8 +52,10 @@ def small(group, *inputs, **leaves):
             dtype = jnp.complex64 if "complex" in sizes else jnp.float32
             params[name] = A(*(int(n) for n in sizes if n.isdigit()), dtype=dtype)
             answers[f"^{name}$"] = answer.replace(",", ", ")
-        cases = GROUPS.setdefault(group, {})
-        assert fn.__name__ not in cases, fn.__name__
+        cases, code = GROUPS.setdefault(group, {}), fn.__code__
+        place = code.co_filename, code.co_firstlineno
+        # Doctests load the module a second time, under another name.
+        assert _PLACES.setdefault((group, fn.__name__), place) == place, fn.__name__
         cases[fn.__name__] = lambda: (fn, params, inputs, answers)
         return fn
 
