@@ -16,6 +16,7 @@ COMMANDS = {
     "portable-table": ("portable_table", "bytes that save and move a state"),
     "step": ("benchmarks.step", "compile and step time against optax.contrib.muon"),
     "device": ("device.cli", "what the methods cost on an accelerator, by the clock"),
+    "host-memory": ("device.memory", "steps whose state lies in the host's memory"),
     "device-table": ("device.page", "tables of what was measured on a GPU"),
     "aot": ("benchmarks.aot", "an optimizer step compiled for TPUs or GPUs"),
     "tpu-kernels": ("benchmarks.tpu_kernels", "Newton-Schulz on TPUs, compiled"),

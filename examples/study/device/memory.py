@@ -1,7 +1,7 @@
 """State in the memory of the host: where it lies, what a step needs, and how long.
 
-    python -m examples.study.device.memory
-    python -m examples.study.device.memory --tiny
+    python -m examples.study host-memory
+    python -m examples.study host-memory --tiny
 
 compares ``sharding.as_sharded(memory="pinned_host")`` with state on the device, for
 `muoneq` on the kernels of GPT-2 small, also in four bits: bytes of the state in each
@@ -12,6 +12,7 @@ it; on a CPU (``--tiny``) both memories are the same RAM.
 
 import argparse
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -38,7 +39,8 @@ def measured(params: dict[str, jax.Array], memory: str, bits: int) -> tuple[list
     placement = om.sharding.as_sharded(memory=memory)
     if bits < 32:
         placement = om.quantized(placement, bits=bits)
-    tx = om.muoneq(1e-3, placement=placement)
+    names = om.matrices.by_names
+    tx = om.muoneq(1e-3, placement=placement, dimension_numbers=names)
     state = jax.jit(tx.init)(params)
     step = jax.jit(tx.update)
     for _ in range(2):
@@ -54,9 +56,15 @@ def measured(params: dict[str, jax.Array], memory: str, bits: int) -> tuple[list
     return [f"{bits} bits, {memory}", *mib, device / 2**20, time], updates
 
 
-def main(size: str = "small") -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; SystemExit if something is not as it should be."""
-    params = kernels(*SIZES[size])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.study host-memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tiny", action="store_true", help="a size for CPUs")
+    params = kernels(*SIZES["tiny" if parser.parse_args(argv).tiny else "small"])
     count = sum(math.prod(x.shape) for x in params.values())
     rows = []
     for bits in (32, 4):
@@ -68,11 +76,4 @@ def main(size: str = "small") -> None:
     print(f"{machine()}: {count / 1e6:.3g}M weights")
     titles = ["state", "on device", "in host", "step's MiB", "ms"]
     print(columns(titles, rows))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        "examples.study.device.memory", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--tiny", action="store_true", help="a size for CPUs")
-    main("tiny" if parser.parse_args().tiny else "small")
+    return 0
