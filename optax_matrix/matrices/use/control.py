@@ -93,7 +93,7 @@ def _entering(value: Value) -> Value:
 
 def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
     views, is_data = _kept(old, new), old.is_data or new.is_data
-    is_lost = len(views) < len(old.of(Leaf)) + len(new.of(Leaf)) - len(views)
+    is_lost = any(key not in views for v in (old, new) for key, _ in v.of(Leaf))
     if old.is_weight and is_data:
         views = {}
         for key, view in old.of(Leaf):

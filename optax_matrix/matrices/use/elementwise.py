@@ -17,13 +17,11 @@ from optax_matrix.matrices.use.views import (
     Leaf,
     Met,
     Output,
-    Part,
-    Parts,
     Rows,
     Scaled,
     Value,
     View,
-    free,
+    along,
     richer,
     widened,
 )
@@ -46,7 +44,7 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
     still = [_still(v, out) for v in ins if v.is_data or v.views]
     out.still = frozenset(range(len(shape))).intersection(*still)
     if name == "eq" and any("iota" in v.marks for v in ins):
-        out.views[Hot()] = _hot(out)
+        out.views[Hot()] = along(out.still, shape)  # Of the range it is a broadcast.
     for i, v in enumerate(ins):
         if out.is_data and v.is_weight:
             _meet(trace, eqn, v, [w for w in ins if w.is_data], out)
@@ -70,16 +68,6 @@ def _join_signals(trace: Trace, name: str, ins: list[Value], out: Value) -> None
     adds, gates = name in ("add", "add_any"), name == "mul"
     if len(data) == 2 and (adds or gates):
         out.signal = (signals.add if adds else signals.times)(*data)
-
-
-def _hot(out: Value) -> View:
-    """Data that are equal to a range are one-hot along the axes of the range."""
-    sizes = enumerate(out.shape)
-    return View(tuple(_along_axis(d, n, d in out.still) for d, n in sizes))
-
-
-def _along_axis(d: int, n: int, is_hot: bool) -> Parts:
-    return (Part(d, n),) if is_hot and n > 1 else free(n)
 
 
 def _marks(name: str, ins: list[Value]) -> set[str]:
@@ -107,11 +95,9 @@ def _are_apart(data: list[Value]) -> bool:
     """
     if len(data) != 2 or len(data[0].shape) != len(data[1].shape):
         return False
-    sizes = list(zip(*(v.shape for v in data), strict=True))
-    moves = [
+    x, y = (
         {d for d, n in enumerate(v.shape) if n > 1 and d not in v.still} for v in data
-    ]
-    x, y = ({d for d in m if max(sizes[d]) > 1} for m in moves)
+    )
     return bool(x - y) and bool(y - x)
 
 

@@ -10,12 +10,11 @@ from optax_matrix.matrices.use.views import (
     Leaf,
     Met,
     Output,
-    Part,
     Rows,
     Value,
     View,
+    along,
     empty,
-    free,
     known,
 )
 
@@ -35,9 +34,7 @@ def _dynamic_slice(trace: Trace, eqn, ins, shapes):
     starts = [getattr(v, "val", None) for v in eqn.invars[1:]]
     starts = [None if start is None else int(start) for start in starts]
     out = sliced(trace, value, shape, starts)
-    if value.is_weight and is_chosen:  # A run of rows, of columns or of positions.
-        out.views = {key: view.marked("chosen") for key, view in out.views.items()}
-    else:
+    if not value.is_weight:  # Else a run of rows, of columns or of positions.
         out.is_data |= is_chosen
     return [out]
 
@@ -53,13 +50,8 @@ def _scatter(trace: Trace, eqn, ins, shapes):
     out = _updated(trace, eqn, ins[0], ins[2], ins[1:2], shapes[0])
     if ins[1].is_data and not any(v.is_data or v.views for v in (ins[0], ins[2])):
         dims = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
-        out.views[Hot()] = _hot_along(dims, shapes[0])
+        out.views[Hot()] = along(dims, shapes[0])
     return [out]
-
-
-def _hot_along(dims: Any, shape: Any) -> View:
-    sizes = enumerate(shape)
-    return View(tuple((Part(d, n),) if d in dims else free(n) for d, n in sizes))
 
 
 def _updated(trace: Trace, eqn, value: Value, new: Value, at: Any, shape) -> Value:
@@ -110,14 +102,13 @@ def _gather(trace: Trace, eqn, ins, shapes):
                 dropped += known(parts)
         new = view.over(axes, dropped)
         is_more = any(shape[at] > value.shape[d] for d, at in chosen.items())
-        marks = ["chosen", *(["repeated"] if is_more else [])]
-        return new.marked(*marks) if chosen else new
+        return new.marked("repeated") if is_more else new
 
     out = trace.mapped(value, shape, f)
     out.is_data |= indices.is_data
     out.before |= indices.before
     if "eye" in value.marks and indices.is_data:
-        out.views[Hot()] = _hot_along(where.values(), shape)
+        out.views[Hot()] = along(where.values(), shape)
     if indices.is_data and trace.records:
         for key, view in value.of(Output):  # Outputs of one member, expert, relation.
             trace.uses[key.use].kept |= {part.axis for part in view.at(cut)}

@@ -9,7 +9,7 @@ from typing import Literal
 from optax_matrix.matrices.use.primitives import RANKING
 from optax_matrix.matrices.use.sides import Sides, numbers_of, sides_of
 from optax_matrix.matrices.use.trace import Trace
-from optax_matrix.matrices.use.uses import Use
+from optax_matrix.matrices.use.uses import INDEXED, Use
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
@@ -142,7 +142,7 @@ class _Judge:
         seen = [(n, use, sides_of(use, self.shape)) for n, use in products]
         said = "; ".join(dict.fromkeys(_said(use, sides) for _, use, sides in seen))
         is_table = any(use.kind == "lookup" for _, use in self.uses)
-        if is_table and any(use.detail != "indexed" for _, use in products):
+        if is_table and any(use.detail != INDEXED for _, use in products):
             numbers, said = self._numbers_of_table(), f"lookup; {said}"
             return self._is("table", "tied to a product", said, numbers=numbers)
         if any(use.detail == "of one channel each" for _, use in products):

@@ -46,9 +46,9 @@ class View:
         indexed: Parts of which the value has one entry: layers of a scan, slices.
         layers: Those of ``indexed`` that a scan goes through.
         marks: ``broadcast``, ``nonlinear``, ``parameters`` (a product with another
-            parameter), ``abs``, ``chosen`` (constant indices have taken entries),
-            ``repeated`` (more of them than there are), ``mixed`` (entries along an axis
-            are mixed, as by a Fourier transform), ``noisy`` (times noise), ``spread``
+            parameter), ``abs``, ``repeated`` (constant indices have taken more
+            entries than there are), ``mixed`` (entries along an axis are mixed, as by a
+            Fourier transform), ``noisy`` (times noise), ``spread``
             (noise that is added to a parameter), ``attended`` (data have been
             multiplied by other data since), ``?name`` (a primitive of that name has
             lost its axes).
@@ -80,6 +80,15 @@ class View:
         """The same with other axes; ``more`` parts are indexed from here on."""
         indexed = (*self.indexed, *more)
         return dataclasses.replace(self, axes=tuple(axes), indexed=indexed)
+
+
+def along(dims: Iterable[int], shape: Sequence[int]) -> View:
+    """The view of a value whose parts are these of its axes."""
+    dims = set(dims)
+    sizes = enumerate(shape)
+    return View(
+        tuple((Part(d, n),) if d in dims and n > 1 else free(n) for d, n in sizes)
+    )
 
 
 def empty(shape: Sequence[int]) -> list[Parts]:
