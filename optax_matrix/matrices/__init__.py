@@ -84,13 +84,12 @@ from optax_matrix.matrices.rules import (
     UnmatchedPatternWarning,
     by_names,
     by_path,
-    heads_as_matrices,
-    with_embeddings,
 )
 from optax_matrix.matrices.use.question import ChangedUseWarning, UnclearUseWarning
 from optax_matrix.matrices.use.rule import UseRule, by_use
 from optax_matrix.matrices.vectors import all_but_vectors
 from optax_matrix.matrices.view import MatrixDimensionNumbers, MatrixView
+from optax_matrix.matrices.wider import heads_as_matrices, with_embeddings
 
 __all__ = [
     "ChangedUseWarning",

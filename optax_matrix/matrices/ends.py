@@ -10,9 +10,9 @@ from optax_matrix.matrices._words import OTHERS, VOCABULARIES, why_other
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import numbers_of_kernel
-from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.matrices.vectors import vectors_of
 from optax_matrix.matrices.view import MatrixView, make_view
+from optax_matrix.matrices.wider import with_embeddings
 
 Place = Literal["first", "inner", "last", "tied", "vector"]
 _EMBEDDINGS, _, _HEADS = ((entry,) for entry in VOCABULARIES)

@@ -11,7 +11,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.matrices.oriented import oriented
-from optax_matrix.matrices.rules import with_embeddings
+from optax_matrix.matrices.wider import with_embeddings
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe

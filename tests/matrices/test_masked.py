@@ -10,7 +10,7 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.matrices.rules import with_embeddings
+from optax_matrix.matrices.wider import with_embeddings
 
 
 def draw(*shape):

@@ -12,7 +12,7 @@ from flax import nnx
 import optax_matrix as om
 from examples.pretrain.config import SIZES
 from examples.pretrain.model import Llama
-from optax_matrix.matrices.rules import with_embeddings
+from optax_matrix.matrices.wider import with_embeddings
 
 
 @pytest.mark.broad

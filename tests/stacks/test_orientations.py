@@ -10,8 +10,9 @@ from _walks import walk
 import optax_matrix as om
 from optax_matrix.matrices import default_rule
 from optax_matrix.matrices.oriented import oriented
-from optax_matrix.matrices.rules import by_path, with_embeddings
+from optax_matrix.matrices.rules import by_path
 from optax_matrix.matrices.view import MatrixDimensionNumbers
+from optax_matrix.matrices.wider import with_embeddings
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.stacks.orientation import oriented_sides
 from optax_matrix.stacks.residual_sets import residual_sets

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from optax_matrix.matrices._infer import axes_told
 from optax_matrix.matrices._reasons import ByUse
 from optax_matrix.matrices.names import Guess
-from optax_matrix.matrices.rules import Mode, PathRule, heads_as_matrices
+from optax_matrix.matrices.rules import Mode, PathRule
 from optax_matrix.matrices.tables import canonical, fits, place_in, refuse_leaf
 from optax_matrix.matrices.use.verdicts import Verdict
 from optax_matrix.matrices.view import MatrixDimensionNumbers
+from optax_matrix.matrices.wider import heads_as_matrices
 
 MODES: tuple[Mode, ...] = ("inner", "head", "full")
 _OPEN = ("unclear", "not used")
