@@ -1,7 +1,7 @@
 """Trees as ``{path: leaf}``, the same for dict, NNX, Linen and Equinox."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -73,6 +73,12 @@ def group_of(keys: tuple[Any, ...], groups: Any) -> Any:
     """The group under whose name a leaf of state is; None if there is none."""
     names = map(key_name, keys)
     return next((groups[name] for name in names if name in groups), None)
+
+
+def shown(paths: Iterable[str], most: int = 5) -> str:
+    """The first of some paths, for a message."""
+    paths = list(paths)
+    return ", ".join(paths[:most]) + (", ..." if len(paths) > most else "")
 
 
 def named_leaves(tree: Any, is_leaf=None) -> dict[str, Any]:

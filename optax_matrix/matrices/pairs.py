@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from optax_matrix._arguments import check_called, check_pattern
+from optax_matrix._paths import shown
 from optax_matrix.matrices.rules import UnmatchedPatternWarning
 from optax_matrix.matrices.view import MatrixView
 
@@ -123,10 +124,9 @@ def warn_of_unmatched_pairs(rule: PairRule, views: Mapping[str, MatrixView]) -> 
     """Warns of expressions that match no matrix of a tree."""
     for pattern, _ in rule.table:
         if views and not any(map(pattern.search, views)):
-            shown = ", ".join(list(views)[:5]) + (", ..." if len(views) > 5 else "")
             warnings.warn(
                 f"`pairs` has {pattern.pattern!r}, which matches none of the matrices "
-                f"{shown}",
+                f"{shown(views)}",
                 UnmatchedPatternWarning,
                 stacklevel=2,
             )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from optax_matrix._arguments import check_pattern
-from optax_matrix._paths import map_named, named_leaves
+from optax_matrix._paths import map_named, named_leaves, shown
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Accepted,
@@ -245,10 +245,9 @@ def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None
     for argument, pattern in getattr(dimension_numbers, "patterns", ()):
         if any(map(pattern.search, leaves)):
             continue
-        shown = ", ".join(list(leaves)[:5]) + (", ..." if len(leaves) > 5 else "")
         warnings.warn(
             f"`{argument}` has {pattern.pattern!r}, which matches none of the "
-            f"parameters {shown}",
+            f"parameters {shown(leaves)}",
             UnmatchedPatternWarning,
             stacklevel=2,
         )
@@ -258,10 +257,9 @@ def refuse_missing(paths: Iterable[str], leaves: Mapping[str, Any]) -> None:
     """Raises if a table names a leaf that is not there."""
     missing = [path for path in paths if place_in(leaves, path) is None]
     if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"`table` must have paths of the parameters only, got {shown}; it is of "
-            "another model, or its parameters were renamed."
+            f"`table` must have paths of the parameters only, got {shown(missing)}; it "
+            "is of another model, or its parameters were renamed."
         )
 
 

@@ -9,6 +9,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from optax_matrix._paths import shown
 from optax_matrix.matrices.view import MatrixView
 
 
@@ -39,7 +40,7 @@ def warn_of_zero_leaves(
 ) -> None:
     """Warns of matrices that a method will never move because they start at zero."""
     if found := sorted(zero_leaves(leaves, views)):
-        paths = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        paths = shown(found)
         warnings.warn(
             f"Matrices that start at zero are never moved by {name}, because zero "
             f"cannot be turned: {paths}. Initialize them, for example with "

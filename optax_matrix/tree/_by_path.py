@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from optax_matrix._paths import named_leaves
+from optax_matrix._paths import named_leaves, shown
 from optax_matrix.matrices.rules import UnmatchedPatternWarning
 
 Table = list[tuple[re.Pattern, Any]]
@@ -46,10 +46,9 @@ def warn_of_typos(where: str, table: Table, params: Any) -> None:
     paths: Iterable[str] = list(named_leaves(params))
     for pattern, _ in table:
         if paths and not any(map(pattern.search, paths)):
-            shown = ", ".join(paths[:5]) + (", ..." if len(paths) > 5 else "")
             warnings.warn(
                 f"{where} has {pattern.pattern!r}, which matches none of the "
-                f"parameters {shown}",
+                f"parameters {shown(paths)}",
                 UnmatchedPatternWarning,
                 stacklevel=3,
             )

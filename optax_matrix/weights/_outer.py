@@ -1,4 +1,4 @@
-"""An outer optimizer: Nesterov momentum on the way that an inner one went."""
+"""An outer optimizer: Nesterov momentum on the steps of an inner one, added up."""
 
 from typing import Any, NamedTuple
 
@@ -40,9 +40,9 @@ def outer(
 ) -> optax.GradientTransformationExtraArgs:
     r"""An outer step of Nesterov momentum after every few steps of an optimizer.
 
-    The inner optimizer steps as it does alone. After H of its steps, from
-    :math:`\phi` to :math:`\theta`, the way back is the gradient of one step of SGD with
-    Nesterov momentum from :math:`\phi`, where the inner optimizer goes on:
+    After H steps of the inner optimizer, from :math:`\phi` to :math:`\theta`, their
+    difference is the gradient of one step of SGD with Nesterov momentum. That step
+    starts from :math:`\phi`, and the inner optimizer continues from its result:
 
     .. math::
         \Delta = \phi - \theta, \qquad
@@ -53,8 +53,8 @@ def outer(
     are no further gradients: an outer step is arithmetic on the weights.
 
     Args:
-        inner: The optimizer of the whole tree, with its learning rate. Its state,
-            schedules included, knows nothing of outer steps. Steps that keep a norm
+        inner: The optimizer of the whole tree, with its learning rate. Outer steps do
+            not change its state, nor its schedules. Steps that keep a norm
             (`weights.hyperball`, `muonh`) do so again one step after an outer one.
         every: The number of inner steps H. The last outer step should be the last step
             of a run, which then has a multiple of H steps.
