@@ -193,6 +193,20 @@ def test_a_bias_tells_the_orientation_of_torch_weights():
     assert _doubts(flax) == {}
 
 
+@pytest.mark.parametrize(
+    ("kernel", "output", "inputs"),
+    [
+        ((3, 2, 6, 8), 3, (0, 1, 2)),
+        ((3, 2, 8, 6), 2, (0, 1, 3)),  # Flax's with ``transpose_kernel``.
+        ((8, 6, 3, 2), 0, (1, 2, 3)),
+    ],
+)
+def test_a_bias_tells_the_outputs_of_a_convolution(kernel, output, inputs):
+    params = {"up": {"kernel": _shape(*kernel), "bias": _shape(8)}}
+    view = decide(params)["up/kernel"].view
+    assert (view.output_axes, view.reduction_axes) == ((output,), inputs)
+
+
 def test_names_far_up_the_path_say_nothing():
     for root in ("embedder", "router", "PreNorm_0", "conv1d_net"):
         params = {root: {"layers": {"0": {"mlp": {"up": {"kernel": _shape(8, 16)}}}}}}
