@@ -106,6 +106,21 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
     assert not np.allclose(together["kernel"][0], together["kernel"][1])
 
 
+def test_the_chain_gets_traced_numbers_on_a_mesh(cpus):
+    """Under Explicit axes JAX refuses a step that reads arrays from a closure."""
+    with placed("explicit, owners", cpus[:4]) as (params, grads, placement):
+        everywhere = NamedSharding(params["kernel"].sharding.mesh, P())
+        number = lambda x: jax.device_put(np.float32(x), everywhere)
+
+        def update(values):
+            tx = om.muoneq(placement=placement, **values)
+            return tx.update(grads[0], tx.init(params), params)[0]
+
+        values = jax.tree.map(number, numbers("muoneq"))
+        shapes = jax.eval_shape(update, values)
+    assert {name: x.shape for name, x in shapes.items()} == SHAPES
+
+
 def assert_same(got, want):
     """XLA folds what it does with a plain number, which rounds once less or more."""
     for name, x in want.items():
