@@ -1,10 +1,13 @@
 """A state of more than numbers: ``om.transforms.with_state`` with a function."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import optax_matrix as om
+from examples.catalogue.kernels import _cubics
 from examples.catalogue.method import Method
 from examples.catalogue.parts import (
     average,
@@ -167,3 +170,59 @@ def _(g, kept, _w):
     scale = 0.1 * np.sqrt(g.size)
     x = x + scale * rest / np.linalg.norm(rest)
     return scale * x / np.linalg.norm(x)
+
+
+def _roots(a, cubics):
+    """A square root and its inverse, by products alone."""
+    size = 1.01 * jnp.max(jnp.sum(jnp.abs(a), axis=-1), axis=-1)[..., None, None]
+    y, z = a / size, identity(a.shape[-1], a)
+    for b, c, _ in cubics:
+        p = z @ y
+        y, z = b * y + c * y @ p, b * z + c * p @ z
+    return y * size**0.5, z / size**0.5
+
+
+def _between_roots(g, state, _, _w, root):
+    left, right, m = state
+    left, right = 0.95 * left + 0.05 * g @ g.mT, 0.95 * right + 0.05 * g.mT @ g
+    m = 0.95 * m + 0.05 * g
+    mean = lambda a: jnp.trace(a, axis1=-2, axis2=-1)[..., None, None] / a.shape[-1]
+    damped = lambda a: a + 0.001 * mean(a) * identity(a.shape[-1], a)
+    power = lambda a: root(root(damped(a))[0])[1]  # To minus a quarter.
+    return power(left) @ m @ power(right), (left, right, m)
+
+
+@Method
+def cans_shampoo():
+    r"""Shampoo by CANS: inverse roots by the cubics closest to one.
+
+    .. math::
+        P = Z Y, \quad Y \leftarrow Y (\alpha I + \beta P), \quad
+        Z \leftarrow (\alpha I + \beta P) Z, \qquad \Delta = L^{-1/4} M R^{-1/4}
+
+    from :math:`Y = A / s` and :math:`Z = I`, where s is 1.01 times the largest row sum
+    of absolute values: Y tends to :math:`(A / s)^{1/2}`, Z to its inverse, and the root
+    of the root is taken in the same way. The twelve :math:`(\alpha, \beta)` are those
+    of `cans` from 8.5e-4 on. L and R average :math:`G G^\top` and :math:`G^\top G`,
+    damped by a thousandth of their mean eigenvalue. Sources: `arXiv:2506.10935
+    <https://arxiv.org/abs/2506.10935>`__ for the cubics, and
+    ``mat_root_inv_via_scaled_cans`` of `Emerging-Optimizers
+    <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__ for the coupled iteration,
+    which has the first ten as a table, to 1e-5; `arXiv:1802.09568
+    <https://arxiv.org/abs/1802.09568>`__ for Shampoo. Left out: its sums in place of
+    averages, and its symmetrized Z.
+    """
+    start = lambda x: tuple(jnp.zeros_like(y) for y in (x @ x.mT, x.mT @ x, x))
+    root = partial(_roots, cubics=_cubics(8.5e-4, 12))
+    return with_state(partial(_between_roots, root=root), start)
+
+
+@cans_shampoo.in_numpy
+def _(g, kept, _w):
+    m = average(kept, "m", g, 0.95)
+
+    def power(x):
+        return power64(x + 0.001 * np.trace(x) / len(x) * np.eye(len(x)), -0.25)
+
+    left, right = average(kept, "l", g @ g.T, 0.95), average(kept, "r", g.T @ g, 0.95)
+    return power(left) @ m @ power(right)
