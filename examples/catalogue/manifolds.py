@@ -35,7 +35,8 @@ def muon_sphere():
 
     Source: branch ``jl/muon-sphere`` of `dion <https://github.com/microsoft/dion>`__;
     `arXiv:2601.08393 <https://arxiv.org/abs/2601.08393>`__ at :math:`\lambda = 0`. Left
-    out: the norm by power steps.
+    out: the norm by power steps. The program scales the weights in front of a step, and
+    to the norm :math:`c \sqrt{m / n}`, which multiplies its rate.
     """
     top = lambda x: svd(x)[1][..., :1, None]
     held = lambda v, w: v * top(w) / top(v) - w

@@ -136,8 +136,10 @@ def cosmos():
     U follows the leading eigenvectors of the averaged :math:`G G^\top` by a QR
     decomposition at each step, V averages :math:`(U^\top G)^2`, and N is a matrix at
     norm one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
-    authors' `program <https://github.com/lliu606/COSMOS>`__, on rows of the matrix.
-    Left out: epsilon, Newton-Schulz, three parts of a fused kernel.
+    authors' `program <https://github.com/lliu606/COSMOS>`__ ``COSMOS.py``, on rows of
+    the matrix. Left out: epsilon, Newton-Schulz, three parts of a fused kernel. The
+    program in its place since, ``COSMOS_optim.py``, has a basis of columns and
+    Nesterov's momentum; with ``nestrov=False`` it has the gradient in place of M.
     """
 
     def start(x):
