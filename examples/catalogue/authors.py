@@ -140,6 +140,7 @@ _ALL = (
             [w], RATE, (0.9, 0.999, 0.9999), alpha=5.0, alpha_warmup=3, eps=0.0
         ),
         below="pytorch",
+        within=1e-9,  # 5e-11 was measured.
     ),
     Program(
         "mars_m",
@@ -162,7 +163,7 @@ _ALL = (
             eps=0.0,
             no_deprecation_warning=True,
         ),
-        within=1e-6,  # It decomposes in float32.
+        within=1e-3,  # It decomposes in float32.
     ),
     Program(
         "namo",
@@ -185,10 +186,10 @@ _ALL = (
     Program(
         "cosmos",
         "lliu606/COSMOS",
-        "f917d59",
-        "COSMOS",
-        lambda module, w: module.COSMOS_for_gpt(
-            [w], RATE, (0.9, 0.96, 0.96), eps=0.0, rank=_RANK
+        "61de180e1f441ccaaf77e4d29012d5dbc9a1c34a",
+        "COSMOS_optim",
+        lambda module, w: module.COSMOS(
+            [w], RATE, (0.9, 0.96), eps=0.0, rank=_RANK, gamma=0.1
         ),
         prepare=exact("zeropower_via_newtonschulz5"),
     ),

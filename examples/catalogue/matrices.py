@@ -110,19 +110,20 @@ _RANK = 2
 
 def _in_two_parts(g, state, *_):
     basis, gram, m, v, t = state
-    t = t + 1
+    g, t = g.mT, t + 1
     first = jnp.linalg.eigh(g @ g.mT)[1][..., -_RANK:]
     moved = 0.96 * basis @ gram + 0.04 * g @ (g.mT @ basis)
     new = jnp.where(t == 1, first, jnp.linalg.qr(moved)[0])
     turn, seen = basis.mT @ new, new.mT @ g
     gram = 0.96 * turn.mT @ gram @ turn + 0.04 * seen @ seen.mT
     m, v = 0.9 * m + 0.1 * g, 0.96 * v + 0.04 * seen**2
-    part = new.mT @ m
-    adam = part / (1 - 0.9**t) / jnp.sqrt(v / (1 - 0.96**t))
-    rest = polar(m - new @ part, rtol=1e-6)  # It has no range along the basis.
+    ahead = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
+    part = new.mT @ ahead
+    adam = part / jnp.sqrt(v / (1 - 0.96**t))
+    rest = polar(ahead - new @ part, rtol=1e-6)  # It has no range along the basis.
     scale = 0.1 * (g.shape[-2] * g.shape[-1]) ** 0.5
     sum_ = new @ adam + scale * rest / norm(rest)
-    return scale * sum_ / norm(sum_), (new, gram, m, v, t)
+    return (scale * sum_ / norm(sum_)).mT, (new, gram, m, v, t)
 
 
 @Method
@@ -130,19 +131,22 @@ def cosmos():
     r"""COSMOS: Adam in a subspace of few directions, Muon in what it leaves.
 
     .. math::
-        \Delta = c \, N\left(U \frac{U^\top \hat M}{\sqrt{\hat V}} +
-        c \, N(\mathrm{msign}(M - U U^\top M))\right), \qquad c = 0.1 \sqrt{m n}
+        \Delta = c \, N\left(\frac{B U}{\sqrt{\hat V}} U^\top +
+        c \, N(\mathrm{msign}(B - B U U^\top))\right), \qquad
+        B = \frac{G + \frac{\beta}{1 - \beta} M}
+        {1 + \frac{\beta}{1 - \beta} (1 - \beta^t)}, \qquad c = 0.1 \sqrt{m n}
 
-    U follows the leading eigenvectors of the averaged :math:`G G^\top` by a QR
-    decomposition at each step, V averages :math:`(U^\top G)^2`, and N is a matrix at
-    norm one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
-    authors' `program <https://github.com/lliu606/COSMOS>`__ ``COSMOS.py``, on rows of
-    the matrix. Left out: epsilon, Newton-Schulz, three parts of a fused kernel. The
-    program in its place since, ``COSMOS_optim.py``, has a basis of columns and
-    Nesterov's momentum; with ``nestrov=False`` it has the gradient in place of M.
+    U follows the leading eigenvectors of the averaged :math:`G^\top G` by a QR
+    decomposition at each step, V averages :math:`(G U)^2`, and N is a matrix at norm
+    one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
+    authors' `program <https://github.com/lliu606/COSMOS>`__ ``COSMOS_optim.py``. Left
+    out: epsilon, Newton-Schulz, weight decay. With ``nestrov=False`` the program has G
+    in place of B; the one before it, ``COSMOS.py``, had the average M on rows, and
+    never stored U.
     """
 
     def start(x):
+        x = x.mT
         basis = jnp.zeros_like(x[..., :_RANK])
         gram, v = (
             jnp.zeros_like(x[..., :_RANK, :_RANK]),
@@ -157,17 +161,18 @@ def cosmos():
 def _(g, kept, _w):
     t, m = count(kept), average(kept, "m", g, 0.9)
     if t == 1:
-        u = np.linalg.eigh(g @ g.T)[1][:, -_RANK:]
-        kept["s"] = 0.04 * u.T @ g @ g.T @ u
+        u = np.linalg.eigh(g.T @ g)[1][:, -_RANK:]
+        kept["s"] = 0.04 * u.T @ g.T @ g @ u
     else:
         old = kept["u"]
-        u = np.linalg.qr(0.96 * old @ kept["s"] + 0.04 * g @ g.T @ old)[0]
+        u = np.linalg.qr(0.96 * old @ kept["s"] + 0.04 * g.T @ g @ old)[0]
         turn = old.T @ u
-        kept["s"] = 0.96 * turn.T @ kept["s"] @ turn + 0.04 * u.T @ g @ g.T @ u
+        kept["s"] = 0.96 * turn.T @ kept["s"] @ turn + 0.04 * u.T @ g.T @ g @ u
     kept["u"] = u
-    v = average(kept, "v", (u.T @ g) ** 2, 0.96)
-    x = u @ (u.T @ m / (1 - 0.9**t) / np.sqrt(v / (1 - 0.96**t)))
-    left, s, right = np.linalg.svd(m - u @ u.T @ m, full_matrices=False)
+    v = average(kept, "v", (g @ u) ** 2, 0.96)
+    b = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
+    x = b @ u / np.sqrt(v / (1 - 0.96**t)) @ u.T
+    left, s, right = np.linalg.svd(b - b @ u @ u.T, full_matrices=False)
     rest = left * (s > 1e-9 * s[0]) @ right
     scale = 0.1 * np.sqrt(g.size)
     x = x + scale * rest / np.linalg.norm(rest)
