@@ -111,7 +111,7 @@ _RANK = 2
 def _in_two_parts(g, state, *_):
     basis, gram, m, v, t = state
     g, t = g.mT, t + 1
-    first = jnp.linalg.eigh(g @ g.mT)[1][..., -_RANK:]
+    first = jnp.linalg.eigh(g @ g.mT)[1][..., : -_RANK - 1 : -1]
     moved = 0.96 * basis @ gram + 0.04 * g @ (g.mT @ basis)
     new = jnp.where(t == 1, first, jnp.linalg.qr(moved)[0])
     turn, seen = basis.mT @ new, new.mT @ g
@@ -120,7 +120,7 @@ def _in_two_parts(g, state, *_):
     ahead = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
     part = new.mT @ ahead
     adam = part / jnp.sqrt(v / (1 - 0.96**t))
-    rest = polar(ahead - new @ part, rtol=1e-6)  # It has no range along the basis.
+    rest = polar(ahead - new @ part, rtol=1e-5)  # It has no range along the basis.
     scale = 0.1 * (g.shape[-2] * g.shape[-1]) ** 0.5
     sum_ = new @ adam + scale * rest / norm(rest)
     return (scale * sum_ / norm(sum_)).mT, (new, gram, m, v, t)
@@ -161,7 +161,7 @@ def cosmos():
 def _(g, kept, _w):
     t, m = count(kept), average(kept, "m", g, 0.9)
     if t == 1:
-        u = np.linalg.eigh(g.T @ g)[1][:, -_RANK:]
+        u = np.linalg.eigh(g.T @ g)[1][:, : -_RANK - 1 : -1]
         kept["s"] = 0.04 * u.T @ g.T @ g @ u
     else:
         old = kept["u"]
