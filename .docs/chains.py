@@ -10,12 +10,14 @@ from typing import Any
 from rst import title
 
 from examples.catalogue import GROUPS, Method
+from examples.catalogue.authors import PROGRAMS
 
 PAGE = Path(__file__).parent / "catalogue.rst"
 _FIRST = """
 Published methods as one expression each. They are no recipes: ``examples/catalogue``
 has them beside a restatement in NumPy, and ``python -m examples.catalogue`` prints how
-far they are from it. Take one as the start of yours:
+far they are from it. ``python -m examples.catalogue.programs`` compares those that say
+so with the program of their authors. Take one as the start of yours:
 
 >>> import jax.numpy as jnp
 >>> from examples import catalogue
@@ -51,7 +53,17 @@ def _entry(method: Method, module: dict[str, Any]) -> str:
     says = what.strip().capitalize().replace("\n", " ")
     code = textwrap.indent(_code(method.make, module), "   ")
     block = f".. code-block:: python\n\n{code}"
+    text += _program(method.make.__name__)
     return "\n".join([title(name, "~"), says, "", text, "", block, ""])
+
+
+def _program(name: str) -> str:
+    """A sentence on the program that the method is compared with, if there is one."""
+    if name not in PROGRAMS:
+        return ""
+    program = PROGRAMS[name]
+    link = f"`{program.repository} <https://github.com/{program.repository}>`__"
+    return f" Compared with ``{program.module}`` of {link} at ``{program.at[:18]}``."
 
 
 def _code(make: Any, module: dict[str, Any]) -> str:

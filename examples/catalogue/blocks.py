@@ -109,7 +109,8 @@ def conda():
         V_t = \beta_2 V_{t-1} + (1 - \beta_2) (U^\top G)^2
 
     Source: `arXiv:2509.24218 <https://arxiv.org/abs/2509.24218>`__. Left out: epsilon,
-    and renewals of U every 2,000 steps (``update_interval``).
+    renewals of U every 2,000 steps (``update_interval``), and the right vectors of tall
+    matrices, which the program takes by default.
     """
     adam = om.scale_by_second_moment(0.99, bias_correction=True, bounded=False)
     frame = om.rotate(adam, policy="eigen_exact", side="out")

@@ -35,7 +35,8 @@ def muon_sphere():
 
     Source: branch ``jl/muon-sphere`` of `dion <https://github.com/microsoft/dion>`__;
     `arXiv:2601.08393 <https://arxiv.org/abs/2601.08393>`__ at :math:`\lambda = 0`. Left
-    out: the norm by power steps.
+    out: the norm by power steps. The program scales the weights in front of a step, and
+    to the norm :math:`c \sqrt{m / n}`, which multiplies its rate.
     """
     top = lambda x: svd(x)[1][..., :1, None]
     held = lambda v, w: v * top(w) / top(v) - w
@@ -147,10 +148,9 @@ def oblique():
     .. math::
         W_i' = \|W_i\| \, N(W_i - \eta (B_i - \langle B_i, N(W_i) \rangle N(W_i)))
 
-    B is a sum of gradients, decayed by 0.9. Source: ``ObliqueSGD`` of
+    B is a sum of gradients, decayed by 0.9. Source: ``ObliqueSGD(dim=1)`` of
     `Emerging-Optimizers <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__, whose
-    rows have norm one, and whose buffer, at the commit 07c52bd5, is never stored. Left
-    out: columns, weight decay and ``ObliqueAdam``.
+    rows have norm one. Left out: columns, weight decay and ``ObliqueAdam``.
     """
 
     def step(b, w):
@@ -209,3 +209,42 @@ def _(g, kept, w):
     kept["u"] = polar64(u - RATE * kept["mu"])
     kept["v"] = polar64(v - RATE * kept["mv"])
     return kept["u"] * s @ kept["v"].T - w
+
+
+def _along_stiefel(m, w):
+    size = max(1.0, (w.shape[-2] / w.shape[-1]) ** 0.5)
+    turned = (lambda x: x.mT) if w.shape[-2] < w.shape[-1] else (lambda x: x)
+    a, x = turned(w), turned(m)
+    inside = a.mT @ x
+    tangent = turned(x - a @ (inside + inside.mT) / (2 * size**2))
+    return size * polar(w - RATE * size * polar(tangent)) - w
+
+
+@steps_of_weights
+def scaled_stiefel():
+    r"""SPEL on a scaled Stiefel manifold: all singular values of the weights are one.
+
+    .. math::
+        W' = \sigma \, \mathrm{msign}(W - \eta \sigma \, \mathrm{msign}(T)), \quad
+        T = M - \tfrac{1}{2 \sigma^2} W (W^\top M + M^\top W), \quad
+        \sigma = \max(1, \sqrt{m / n})
+
+    where :math:`W^\top W = \sigma^2 I`; of wide matrices T is that of the transposes.
+    Sources: `arXiv:2601.21487 <https://arxiv.org/abs/2601.21487>`__ for
+    :math:`\sigma = 1`, and pull request 301 of `Emerging-Optimizers
+    <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__ for the scale and the
+    tangent T. Its ``Spel`` of version 0.4 has M in place of T. Left out: weight decay,
+    Nesterov's momentum, Newton-Schulz. The first step brings other weights onto the
+    manifold, and T is tangent from the second one on.
+    """
+    return optax.chain(om.momentum(0.95), with_weights(_along_stiefel))
+
+
+@scaled_stiefel.in_numpy
+def _(g, kept, w):
+    m, size = average(kept, "m", g, 0.95), max(1, np.sqrt(w.shape[0] / w.shape[1]))
+    if w.shape[0] < w.shape[1]:
+        tangent = m - (w @ m.T + m @ w.T) @ w / 2
+    else:
+        tangent = m - w @ (w.T @ m + m.T @ w) / (2 * size**2)
+    return size * polar64(w - RATE * size * polar64(tangent)) - w

@@ -1,10 +1,13 @@
 """A state of more than numbers: ``om.transforms.with_state`` with a function."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import optax_matrix as om
+from examples.catalogue.kernels import _cubics
 from examples.catalogue.method import Method
 from examples.catalogue.parts import (
     average,
@@ -107,19 +110,20 @@ _RANK = 2
 
 def _in_two_parts(g, state, *_):
     basis, gram, m, v, t = state
-    t = t + 1
-    first = jnp.linalg.eigh(g @ g.mT)[1][..., -_RANK:]
+    g, t = g.mT, t + 1
+    first = jnp.linalg.eigh(g @ g.mT)[1][..., : -_RANK - 1 : -1]
     moved = 0.96 * basis @ gram + 0.04 * g @ (g.mT @ basis)
     new = jnp.where(t == 1, first, jnp.linalg.qr(moved)[0])
     turn, seen = basis.mT @ new, new.mT @ g
     gram = 0.96 * turn.mT @ gram @ turn + 0.04 * seen @ seen.mT
     m, v = 0.9 * m + 0.1 * g, 0.96 * v + 0.04 * seen**2
-    part = new.mT @ m
-    adam = part / (1 - 0.9**t) / jnp.sqrt(v / (1 - 0.96**t))
-    rest = polar(m - new @ part, rtol=1e-6)  # It has no range along the basis.
+    ahead = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
+    part = new.mT @ ahead
+    adam = part / jnp.sqrt(v / (1 - 0.96**t))
+    rest = polar(ahead - new @ part, rtol=1e-5)  # It has no range along the basis.
     scale = 0.1 * (g.shape[-2] * g.shape[-1]) ** 0.5
     sum_ = new @ adam + scale * rest / norm(rest)
-    return scale * sum_ / norm(sum_), (new, gram, m, v, t)
+    return (scale * sum_ / norm(sum_)).mT, (new, gram, m, v, t)
 
 
 @Method
@@ -127,17 +131,22 @@ def cosmos():
     r"""COSMOS: Adam in a subspace of few directions, Muon in what it leaves.
 
     .. math::
-        \Delta = c \, N\left(U \frac{U^\top \hat M}{\sqrt{\hat V}} +
-        c \, N(\mathrm{msign}(M - U U^\top M))\right), \qquad c = 0.1 \sqrt{m n}
+        \Delta = c \, N\left(\frac{B U}{\sqrt{\hat V}} U^\top +
+        c \, N(\mathrm{msign}(B - B U U^\top))\right), \qquad
+        B = \frac{G + \frac{\beta}{1 - \beta} M}
+        {1 + \frac{\beta}{1 - \beta} (1 - \beta^t)}, \qquad c = 0.1 \sqrt{m n}
 
-    U follows the leading eigenvectors of the averaged :math:`G G^\top` by a QR
-    decomposition at each step, V averages :math:`(U^\top G)^2`, and N is a matrix at
-    norm one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
-    authors' `program <https://github.com/lliu606/COSMOS>`__, on rows of the matrix.
-    Left out: epsilon, Newton-Schulz, three parts of a fused kernel.
+    U follows the leading eigenvectors of the averaged :math:`G^\top G` by a QR
+    decomposition at each step, V averages :math:`(G U)^2`, and N is a matrix at norm
+    one. Source: `arXiv:2502.17410 <https://arxiv.org/abs/2502.17410>`__, by its
+    authors' `program <https://github.com/lliu606/COSMOS>`__ ``COSMOS_optim.py``. Left
+    out: epsilon, Newton-Schulz, weight decay. With ``nestrov=False`` the program has G
+    in place of B; the one before it, ``COSMOS.py``, had the average M on rows, and
+    never stored U.
     """
 
     def start(x):
+        x = x.mT
         basis = jnp.zeros_like(x[..., :_RANK])
         gram, v = (
             jnp.zeros_like(x[..., :_RANK, :_RANK]),
@@ -152,18 +161,75 @@ def cosmos():
 def _(g, kept, _w):
     t, m = count(kept), average(kept, "m", g, 0.9)
     if t == 1:
-        u = np.linalg.eigh(g @ g.T)[1][:, -_RANK:]
-        kept["s"] = 0.04 * u.T @ g @ g.T @ u
+        u = np.linalg.eigh(g.T @ g)[1][:, : -_RANK - 1 : -1]
+        kept["s"] = 0.04 * u.T @ g.T @ g @ u
     else:
         old = kept["u"]
-        u = np.linalg.qr(0.96 * old @ kept["s"] + 0.04 * g @ g.T @ old)[0]
+        u = np.linalg.qr(0.96 * old @ kept["s"] + 0.04 * g.T @ g @ old)[0]
         turn = old.T @ u
-        kept["s"] = 0.96 * turn.T @ kept["s"] @ turn + 0.04 * u.T @ g @ g.T @ u
+        kept["s"] = 0.96 * turn.T @ kept["s"] @ turn + 0.04 * u.T @ g.T @ g @ u
     kept["u"] = u
-    v = average(kept, "v", (u.T @ g) ** 2, 0.96)
-    x = u @ (u.T @ m / (1 - 0.9**t) / np.sqrt(v / (1 - 0.96**t)))
-    left, s, right = np.linalg.svd(m - u @ u.T @ m, full_matrices=False)
+    v = average(kept, "v", (g @ u) ** 2, 0.96)
+    b = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
+    x = b @ u / np.sqrt(v / (1 - 0.96**t)) @ u.T
+    left, s, right = np.linalg.svd(b - b @ u @ u.T, full_matrices=False)
     rest = left * (s > 1e-9 * s[0]) @ right
     scale = 0.1 * np.sqrt(g.size)
     x = x + scale * rest / np.linalg.norm(rest)
     return scale * x / np.linalg.norm(x)
+
+
+def _roots(a, cubics):
+    """A square root and its inverse, by products alone."""
+    size = 1.01 * jnp.max(jnp.sum(jnp.abs(a), axis=-1), axis=-1)[..., None, None]
+    y, z = a / size, identity(a.shape[-1], a)
+    for b, c, _ in cubics:
+        p = z @ y
+        y, z = b * y + c * y @ p, b * z + c * p @ z
+    return y * size**0.5, z / size**0.5
+
+
+def _between_roots(g, state, _, _w, root):
+    left, right, m = state
+    left, right = 0.95 * left + 0.05 * g @ g.mT, 0.95 * right + 0.05 * g.mT @ g
+    m = 0.95 * m + 0.05 * g
+    mean = lambda a: jnp.trace(a, axis1=-2, axis2=-1)[..., None, None] / a.shape[-1]
+    damped = lambda a: a + 0.001 * mean(a) * identity(a.shape[-1], a)
+    power = lambda a: root(root(damped(a))[0])[1]  # To minus a quarter.
+    return power(left) @ m @ power(right), (left, right, m)
+
+
+@Method
+def cans_shampoo():
+    r"""Shampoo by CANS: inverse roots by the cubics closest to one.
+
+    .. math::
+        P = Z Y, \quad Y \leftarrow Y (\alpha I + \beta P), \quad
+        Z \leftarrow (\alpha I + \beta P) Z, \qquad \Delta = L^{-1/4} M R^{-1/4}
+
+    from :math:`Y = A / s` and :math:`Z = I`, where s is 1.01 times the largest row sum
+    of absolute values: Y tends to :math:`(A / s)^{1/2}`, Z to its inverse, and the root
+    of the root is taken in the same way. The twelve :math:`(\alpha, \beta)` are those
+    of `cans` from 8.5e-4 on. L and R average :math:`G G^\top` and :math:`G^\top G`,
+    damped by a thousandth of their mean eigenvalue. Sources: `arXiv:2506.10935
+    <https://arxiv.org/abs/2506.10935>`__ for the cubics, and
+    ``mat_root_inv_via_scaled_cans`` of `Emerging-Optimizers
+    <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__ for the coupled iteration,
+    which has the first ten as a table, to 1e-5; `arXiv:1802.09568
+    <https://arxiv.org/abs/1802.09568>`__ for Shampoo. Left out: its sums in place of
+    averages, and its symmetrized Z.
+    """
+    start = lambda x: tuple(jnp.zeros_like(y) for y in (x @ x.mT, x.mT @ x, x))
+    root = partial(_roots, cubics=_cubics(8.5e-4, 12))
+    return with_state(partial(_between_roots, root=root), start)
+
+
+@cans_shampoo.in_numpy
+def _(g, kept, _w):
+    m = average(kept, "m", g, 0.95)
+
+    def power(x):
+        return power64(x + 0.001 * np.trace(x) / len(x) * np.eye(len(x)), -0.25)
+
+    left, right = average(kept, "l", g @ g.T, 0.95), average(kept, "r", g.T @ g, 0.95)
+    return power(left) @ m @ power(right)

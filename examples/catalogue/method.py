@@ -40,16 +40,22 @@ class Method:
         self.restated = restated
         return restated
 
-    def error(self, dtype: Any = np.float64, steps: int = 3) -> float:
+    def error(
+        self, dtype: Any = np.float64, steps: int = 3, *, alone: bool = False
+    ) -> float:
         """The largest error of an update's entry, relative to the largest entry.
 
-        Matrices are kernels ``(layers, in, out)`` that `on_matrices` stacks.
+        Matrices are kernels ``(layers, in, out)`` that `on_matrices` stacks, or, to the
+        chain alone, stacks ``(batch, out, in)``.
         """
         rng = np.random.default_rng(0)
         draw = lambda: {n: rng.normal(size=shape) for n, shape in self.shapes.items()}
         weights, kept, worst = draw(), {}, 0.0
-        tx = om.on_matrices(self.make(), needs_params=self.needs_params)
-        kernels = lambda tree: {n: np.asarray(x.mT, dtype) for n, x in tree.items()}
+        tx, turned = optax.with_extra_args_support(self.make()), lambda x: x
+        if not alone:
+            tx = om.on_matrices(tx, needs_params=self.needs_params)
+            turned = lambda x: x.mT
+        kernels = lambda tree: {n: turned(x).astype(dtype) for n, x in tree.items()}
         state, update = jax.jit(tx.init)(kernels(weights)), jax.jit(tx.update)
         for step in range(steps):
             gradients = {n: x + 0.3 for n, x in draw().items()}
@@ -57,7 +63,7 @@ class Method:
             want = self._restated(gradients, kept, weights)
             for n, x in want.items():
                 if step >= self.skipped:
-                    error = np.abs(np.asarray(got[n], np.float64).mT - x).max()
+                    error = np.abs(turned(np.asarray(got[n], np.float64)) - x).max()
                     worst = max(worst, float(error / np.abs(x).max()))
                 weights[n] = weights[n] + (1 if self.finished else -RATE) * x
         return worst

@@ -35,7 +35,9 @@ def namo():
         v_t = \beta_2 v_{t-1} + (1 - \beta_2) \|G_t\|_F^2
 
     Source: `arXiv:2602.17080 <https://arxiv.org/abs/2602.17080>`__. Left out: the
-    diagonal form, NAMO-D.
+    diagonal form, NAMO-D, and of the program the factor
+    :math:`0.2 \sqrt{\max(m, n)}`, the bound of one on rate and factors, and Nesterov's
+    momentum, its default.
     """
     return with_gradient(
         optax.chain(

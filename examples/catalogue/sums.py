@@ -97,8 +97,10 @@ def ademamix():
         \Delta = \frac{\hat M_1 + \alpha_t M_2}{\sqrt{\hat V}}, \qquad
         \alpha_t = 5 \min(t / 3, 1)
 
-    Source: `arXiv:2409.03137 <https://arxiv.org/abs/2409.03137>`__. Left out: epsilon,
-    and the schedule of the slow rate (`inject_hyperparams`).
+    with averages of rates 0.9 and 0.9999, of which the fast one and V, but not the slow
+    one, are corrected for their start. Source: `arXiv:2409.03137
+    <https://arxiv.org/abs/2409.03137>`__. Left out: epsilon, and the schedule of the
+    slow rate (`inject_hyperparams`).
     """
     fast = om.momentum(0.9, bias_correction=True)
     alpha = optax.linear_schedule(5 / 3, 5.0, 2)

@@ -102,7 +102,7 @@ def muown():
         g' = g - \eta \, \mathrm{Adam}(\nabla_g)
 
     Source: `arXiv:2605.10797 <https://arxiv.org/abs/2605.10797>`__. Left out: weight
-    decay.
+    decay, and of the program Nesterov's momentum, its default, and fused matrices.
     """
 
     def start(x):

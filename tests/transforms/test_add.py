@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _connectives import CONNECTIVES
 from _matrices import gaussian, polar
 
 import optax_matrix as om
@@ -58,56 +59,6 @@ def test_lion_is_a_sum_and_a_sign():
     got, _ = run(optax.chain(blend, optax.scale_by_sign()))
     want, _ = run(optax.scale_by_lion(b1, b2))
     np.testing.assert_array_equal(got, want)
-
-
-# The connectives, each around functions that NumPy restates: of a stream of inputs, and
-# of the gradients beside it, all outputs.
-def _chain(f, g):
-    return optax.chain(f[0], g[0]), lambda xs, gs: g[1](f[1](xs, gs), gs)
-
-
-def _add(f, g):
-    sum_of = lambda *pair: [2.0 * x - 0.5 * y for x, y in zip(*pair, strict=True)]
-    each = lambda xs, gs: sum_of(f[1](xs, gs), g[1](xs, gs))
-    return add(f[0], g[0], weights=(2.0, -0.5)), each
-
-
-def _with_gradient(f, g):
-    chain, each = _chain(f, g)
-    return with_gradient(chain), lambda xs, gs: each(xs, xs)  # noqa: ARG005
-
-
-def _preserve_norm(f, g):
-    chain, each = _chain(f, g)
-    norm = lambda x: np.linalg.norm(x, axis=(-2, -1), keepdims=True)
-    kept = lambda x, y: y * norm(x) / norm(y)
-    return om.transforms.preserve_norm(chain), lambda xs, gs: list(
-        map(kept, xs, each(xs, gs))
-    )
-
-
-def _in_blocks(f, g):
-    chain, each = _chain(f, g)
-    cuts = [np.s_[..., i : i + 2, j : j + 2] for i in (0, 2) for j in (0, 2)]
-
-    def blocks(xs, gs):
-        out = [np.zeros_like(x) for x in xs]
-        for cut in cuts:
-            of = lambda tree, cut=cut: [x[cut] for x in tree]
-            for whole, part in zip(out, each(of(xs), of(gs)), strict=True):
-                whole[cut] = part
-        return out
-
-    return om.transforms.in_blocks(chain, 2), blocks
-
-
-CONNECTIVES = {
-    "chain": _chain,
-    "add": _add,
-    "with_gradient": _with_gradient,
-    "preserve_norm": _preserve_norm,
-    "in_blocks": _in_blocks,
-}
 
 
 def _by_norms(x, s, gradient, _):

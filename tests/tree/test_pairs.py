@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _connectives import CONNECTIVES
 from _matrices import gaussian
 from _meshes import make_mesh
 from _owned import normal, on_mesh
@@ -360,36 +361,64 @@ def test_a_bad_gradient_is_a_zero_one_to_the_partner(policy):
         jax.tree.map(np.testing.assert_array_equal, state, other)
 
 
-OUTER = {
-    "in_float32": om.transforms.in_float32,
-    "with_gradient": lambda tx: om.transforms.with_gradient(optax.chain(tx)),
-    "chain": lambda tx: optax.chain(optax.scale(2.0), tx, optax.scale(0.5)),
-    "on_pairs": lambda tx: on_pairs(lambda a, b: (a.update, b.update), tx),
-    "injected": lambda tx: om.inject_hyperparams(
-        lambda c: optax.chain(tx, optax.scale(c))
-    )(1.0),
-}
+def mixing(otherwise):
+    """Linear functions of both for pairs, and what others get."""
+    mixed = lambda a, b: (b.params.mT @ b.params @ a.update, 2 * b.update)
+    return on_pairs(mixed, otherwise)
+
+
+def mixed_64(name, w, otherwise):
+    if name == "kernel":
+        return otherwise
+    left = w["lora_b"].T @ w["lora_b"] if name == "lora_a" else 2 * np.eye(5)
+    return lambda xs, _: [left @ x for x in xs]
+
+
+def assert_nested(tx, restated, steps=2):
+    """``restated`` makes a leaf's function of a stream of its name and the weights."""
+    params, tx = normal_tree(LAYERS), om.on_matrices(tx, probe=False, **OPTIONS)
+    grads = [normal_tree(LAYERS, 10 + step) for step in range(steps)]
+    state, update = jax.jit(tx.init)(params), jax.jit(tx.update)
+    for tree in grads:
+        updates, state = update(tree, state, params)
+    wide = lambda tree, layer: wide_of(tree[layer]["q"], np.float64)
+    for layer in LAYERS:
+        w, u = wide(params, layer), wide(updates, layer)
+        for name in ("lora_a", "lora_b", "kernel"):
+            stream = [wide(tree, layer)[name] for tree in grads]
+            want = restated(name, w)(stream, stream)[-1]
+            np.testing.assert_allclose(u[name], want, 2e-5, 2e-5, err_msg=name)
+
+
+SAME = optax.identity(), lambda xs, _: xs
+MOMENTUM = om.momentum(0.5), lambda xs, _: [xs[0] / 2, xs[0] / 4 + xs[1] / 2]
+WHOLE = [name for name in CONNECTIVES if name not in ("in_blocks", "per_matrix")]
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
-def test_pairs_within_a_block(outer):
-    """A linear function of both, so that scales around it cancel."""
-    mixed = lambda a, b: (b.params.mT @ b.params @ a.update, b.update)
-    grads, params = normal_tree(LAYERS, 1), normal_tree(LAYERS)
-    tx = outer(on_pairs(mixed, optax.identity()))
-    updates, _ = first_update(om.on_matrices(tx, probe=False, **OPTIONS), grads, params)
-    # Of two, the outer one sees the pairs; the inner one sees what is left.
-    nested = outer is OUTER["on_pairs"]
-    for layer in LAYERS:
-        g, w, u = (wide_of(t[layer]["q"], np.float64) for t in (grads, params, updates))
-        want = g["lora_a"] if nested else w["lora_b"].T @ w["lora_b"] @ g["lora_a"]
-        np.testing.assert_allclose(u["lora_a"], want, 1e-5, 1e-5)
-        np.testing.assert_allclose(u["kernel"], g["kernel"], 1e-6)
+@pytest.mark.parametrize("outer", WHOLE)
+def test_pairs_within_every_connective(outer):
+    around = CONNECTIVES[outer]
+    pairs = mixing(SAME[0])
+    tx, _ = around((pairs, SAME[1]), MOMENTUM)
+    each = lambda name, w: around((pairs, mixed_64(name, w, SAME[1])), MOMENTUM)[1]
+    assert_nested(tx, each)
 
 
-def test_blocks_of_matrices_have_no_partners():
-    inner = om.transforms.in_blocks(on_pairs(product, optax.identity()), 2)
+@pytest.mark.broad
+@pytest.mark.parametrize("inner", [*CONNECTIVES, "on_pairs"])
+def test_every_connective_within_pairs(inner):
+    """Pairs have the kernel alone; of two, the outer one has them."""
+    inside = (mixing(SAME[0]), SAME[1])
+    if inner != "on_pairs":
+        inside = CONNECTIVES[inner](MOMENTUM, MOMENTUM)
+    each = lambda name, w: mixed_64(name, w, inside[1])
+    assert_nested(mixing(inside[0]), each)
+
+
+@pytest.mark.parametrize("outer", ["in_blocks", "per_matrix"])
+def test_matrices_taken_apart_have_no_partners(outer):
+    inner, _ = CONNECTIVES[outer]((mixing(SAME[0]), SAME[1]), MOMENTUM)
     tx = om.on_matrices(inner, **OPTIONS)
     with pytest.raises(ValueError, match="`on_pairs` must get whole matrices"):
         jax.eval_shape(tx.init, normal_tree(LAYERS))

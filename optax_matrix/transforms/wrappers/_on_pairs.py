@@ -112,14 +112,20 @@ def _factor(name: str, trees: Sequence[Any]) -> Factor:
     """What is known of a stack, of trees that may be None."""
     found: list[Any] = [None if tree is None else tree[name] for tree in trees]
     if isinstance(found[0], Mapping):
-        raise ValueError(
-            "`on_pairs` must get whole matrices, got blocks of them; put `in_blocks` "
-            "around other blocks, or into `otherwise`."
-        )
+        raise ValueError(_whole("blocks of them", "in_blocks"))
     return Factor._make(x if x is None else widened(jnp.asarray(x)) for x in found)
 
 
-def _without_pairs(stacks: Mapping[str, Any], pairs: Mapping[str, str]) -> Any:
+def _whole(got: str, wrapper: str) -> str:
+    return (
+        f"`on_pairs` must get whole matrices, got {got}; put `{wrapper}` around other "
+        "blocks, or into `otherwise`."
+    )
+
+
+def _without_pairs(stacks: Any, pairs: Mapping[str, str]) -> Any:
+    if not isinstance(stacks, Mapping):
+        raise ValueError(_whole("one matrix by itself", "per_matrix"))
     paired = {*pairs, *pairs.values()}
     return {name: x for name, x in stacks.items() if name not in paired}
 
