@@ -67,16 +67,21 @@ def on_adapters(chain: optax.GradientTransformation) -> Any:
 
 
 def lora_muon(
-    b1: float = 0.95, eps: float = 1e-6, polar: Kernel = newton_schulz
+    b1: float = 0.9, eps: float = 1e-6, polar: Kernel = newton_schulz
 ) -> optax.GradientTransformationExtraArgs:
     """Each factor of an adapter ``B A``, whitened by the other one.
 
     ``D_A = C_B^-1 polar(C_B^-1 M_A) / 2``, with ``C_B = (B' B)^(1/2)``, and likewise
     D_B: the product changes by ``B D_A + D_B A``, whose spectral norm is at most one.
-    Source: https://arxiv.org/abs/2606.12921, as reported by a review (the whitening).
-    Not reproduced: its damping and rates; here C is damped relative to its largest
-    eigenvalue, and the budget is halved between the factors. As long as B is zero, A
-    has no gradient, and neither moves A; the first step of B follows from A alone.
+    That change is the same for the factors ``R A`` and ``B R^-1``, with any R.
+    Source: https://arxiv.org/abs/2606.12921, which has the adapter ``A B'`` and these
+    two updates. Its abstract was read, and its formulas in a later text of its author
+    and in a review.
+    Not reproduced: its split decay, ``A -> s A + D_A / s`` with s the root of one minus
+    rate times decay, so that the product decays by the decay; its damping of C, which
+    is absolute, and here relative to the largest eigenvalue; its kernels, inverse roots
+    by Newton-Schulz and Polar Express in eight steps. As long as B is zero, A has no
+    gradient, and neither moves A; the first step of B follows from A alone.
     """
     kernel = partial(of_product, polar=polar, eps=eps)
     chain = optax.chain(om.momentum(b1), om.transforms.on_pairs(kernel))

@@ -182,6 +182,28 @@ BLOCKS = {
     },
 }
 
+
+def _by_the_partner(a, b):
+    """Updates of which each depends on that of the other matrix."""
+    shrunk = lambda x, y: x.update / (1 + matrix_norm(y.update))
+    return shrunk(a, b), shrunk(b, a)
+
+
+# Blocks that see matrices in pairs, which `on_matrices(pairs=)` has to know.
+PAIRED = {
+    "on_pairs": lambda: optax.chain(
+        om.momentum(0.9), om.transforms.on_pairs(_by_the_partner, om.momentum(0.5))
+    ),
+}
+
+
+def on_block(name, pairs=None, **options):
+    """A block or one of pairs on matrices; of the shapes below two are a pair."""
+    if name in PAIRED:
+        options["pairs"] = (pairs or {"tall/kernel": "wide/kernel"}).get
+    return om.on_matrices({**BLOCKS, **PAIRED}[name](), **options)
+
+
 # Blocks whose updates are finished steps, which need the weights.
 FINISHING = {
     "hyperball": lambda: om.transforms.finish_step("hyperball", 0.1),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
+from _registry import BLOCKS, MATRICES, PAIRED, RECIPES, SHAPES, on_block, tree
 
 import optax_matrix as om
 from optax_matrix._paths import key_name, named_leaves
@@ -25,7 +25,7 @@ PARAMS = tree(0)
 
 # By `scope`, what one recipe compiles is used up before the next one's turn.
 recipes = pytest.mark.parametrize("name", RECIPES, scope="module")
-blocks = pytest.mark.parametrize("name", BLOCKS, scope="module")
+blocks = pytest.mark.parametrize("name", [*BLOCKS, *PAIRED], scope="module")
 
 
 def of_type(pytree):
@@ -46,7 +46,7 @@ def compiled(name):
 
 @functools.cache
 def compiled_block(name, probe=True):
-    tx = om.on_matrices(BLOCKS[name](), probe=probe)  # The probe runs at `init`.
+    tx = on_block(name, probe=probe)  # The probe runs at `init`.
     return tx, jax.jit(lambda g, s: tx.update(g, s, unknown_extra_arg=1.0))
 
 
@@ -433,6 +433,7 @@ ONE_STACK = {"wide": SHAPES["wide"], "temperature": ()}  # Compiles faster.
 def test_block_keeps_shape_dtype_and_state(name, dtype, shapes):
     # The probe casts stacks to float32, so it looks at each block once.
     tx, update = compiled_block(name, probe=dtype == "float32")
+    shapes = SHAPES if name in PAIRED else shapes
     draw = functools.partial(tree, dtype=dtype, shapes=shapes)
     params = draw(0)
     state = tx.init(params)

@@ -144,7 +144,8 @@ def reset_state(
     if mesh is not None and AxisType.Explicit in mesh.axis_types:
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         run = with_auto_axes(run, jax.tree.map(of_type, old))
-    return rebox(jax.tree.map(_placed, run(masks, fresh, old), old))
+    new = run(masks, *(jax.tree.map(_on_device, state) for state in (fresh, old)))
+    return rebox(jax.tree.map(_placed, new, old))
 
 
 class _StateLeaf(NamedTuple):
@@ -219,10 +220,23 @@ def _of_stack(leaf: _StateLeaf, group: Group, entries: Array, old: Any) -> Array
 
 
 def _placed(new: Any, old: Any) -> Any:
-    """The array with the sharding of the old one."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
-    at = isinstance(old, jax.Array) and not traced and old.committed
+    """The array with the sharding of the old one, and in its memory."""
+    if any(isinstance(x, jax.core.Tracer) for x in (new, old)):
+        is_moved = _is_in_host(old) and not _is_in_host(new)
+        return jax.device_put(new, jax.memory.Space.Host) if is_moved else new
+    at = isinstance(old, jax.Array) and old.committed
     return jax.device_put(new, old.sharding) if at else new
+
+
+def _is_in_host(x: Any) -> bool:
+    """Whether an array, traced or not, is in the memory of the host."""
+    space = getattr(jax.typeof(x), "memory_space", None)
+    return space is not None and space == jax.memory.Space.Host
+
+
+def _on_device(x: Any) -> Any:
+    """The array where it can be computed with."""
+    return jax.device_put(x, jax.memory.Space.Device) if _is_in_host(x) else x
 
 
 def _leaves_of(

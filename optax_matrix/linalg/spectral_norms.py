@@ -1,10 +1,13 @@
 """Spectral norms, bounded or estimated by products."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import vary_like
+from optax_matrix.linalg import lapack
 from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal, seeded
@@ -14,6 +17,7 @@ _SQUARINGS = 6  # Of `norm_bound`.
 _PRODUCTS = 64  # Of `largest_eigenvalue`.
 _VECTORS = 8  # The same; one may happen to be orthogonal to the eigenvector.
 _ROWS = 32  # Of `estimated_norm`.
+_FOLLOWED, _FIRST = 4, 32  # Vectors of `first_vectors`, and estimates.
 
 
 def norm_bound(
@@ -85,35 +89,58 @@ def estimated_norm(
 
 
 def followed_norm(
-    x: Float[Array, "*batch m n"], v: Float[Array, "*batch n 1"], steps: int
-) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n 1"]]:
-    """Estimate the spectral norm of matrices from below, by power steps from a vector.
+    x: Float[Array, "*batch m n"], v: Float[Array, "*batch n k"], steps: int = 2
+) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n k"]]:
+    """Estimate the spectral norm of matrices from below, by power steps from vectors.
 
-    The vector is that of the last estimate, of matrices near these. If its direction is
-    off by an angle e, the norm is by at most e**2, and a step multiplies e by the
-    square of the ratio of the two largest singular values. The longest row goes along:
-    the estimate is never below its norm, however far the matrices went. A matrix of
-    zeros has the norm zero, and keeps the vector.
+    The vectors are those of the last estimate, of matrices near these. Each step
+    multiplies them, and the longest row, by the matrix and by its transpose. The
+    estimate is that of the combination of all images whose norm grows most
+    (Rayleigh-Ritz), and the first k combinations are the next vectors. If the first one
+    is off by an angle e, the norm is by at most e**2. The estimate is never below the
+    norm of the longest row, however far the matrices went. A matrix of zeros has the
+    norm zero. Vectors that are lost in rounding, as all of that matrix, stay.
     """
     y, peak = unit_peak(x)
-    unit = lambda v: safe_divide(v, jnp.linalg.norm(v, axis=-2, keepdims=True))
     lengths = jnp.sum(y * y, axis=-1, keepdims=True)
     longest = jnp.argmax(lengths, axis=-2, keepdims=True)
     row = jnp.take_along_axis(y, longest, axis=-2).mT
+    unit = lambda v: safe_divide(v, jnp.linalg.norm(v, axis=-2, keepdims=True))
 
-    step = lambda _, both: roots(y.mT, unit(roots(y, unit(both))))
-    both = jnp.concatenate([v, row], axis=-1)
-    both = jax.lax.fori_loop(0, steps, step, vary_like(both, y))
-    norms = jnp.linalg.norm(both, axis=-2, keepdims=True)
-    best = jnp.argmax(norms, axis=-1, keepdims=True)
-    norm = jnp.take_along_axis(norms, best, axis=-1)
-    found = unit(jnp.take_along_axis(both, best, axis=-1))
-    return norm * peak, jnp.where(norm == 0, v, found)
+    right = jnp.concatenate([v, row], axis=-1)
+    images: list[tuple[Array, Array]] = []
+    for _ in range(steps):
+        left = unit(roots(y, unit(right)))
+        right = roots(y.mT, left)
+        images.append((left, right))
+    lefts, rights = (jnp.concatenate(z, axis=-1) for z in zip(*images, strict=True))
+    left, right = _turned(lefts, lefts, rights)
+    left, right = _turned(right, left, right)
+    # The image of the first one, divided by its norm, is a unit vector.
+    norm = jnp.linalg.norm(left[..., :1], axis=-2, keepdims=True)
+    right = right[..., : v.shape[-1]]
+    kept = jnp.all(right == 0, axis=-2, keepdims=True)
+    return safe_divide(peak, norm), jnp.where(kept, v, right)
 
 
-def first_vector(
+def _turned(y: Float[Array, "*batch m k"], *zs: Array) -> Iterator[Array]:
+    """``z w / s`` for ``y = u s w'``, its singular value decomposition.
+
+    Singular values descend. Where s is near the rounding of ``y' y``, columns are zero.
+    """
+    squares, w = lapack.eigh(roots(y.mT, y))
+    squares, w = squares[..., None, ::-1], w[..., ::-1]
+    # Not `>` the other way round, so that a NaN stays visible.
+    is_lost = squares <= 100 * jnp.finfo(y.dtype).eps * squares[..., :1]
+    s = jnp.where(is_lost, 0, jnp.sqrt(jnp.abs(squares)))
+    return (safe_divide(roots(z, w), s) for z in zs)
+
+
+def first_vectors(
     x: Float[Array, "*batch m n"],
-) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n 1"]]:
-    """`followed_norm` from a fixed random vector, the same for all matrices."""
-    v = normal(seeded(0), x.shape[:-2], x.shape[-1], 1, x.dtype)
-    return followed_norm(x, v / jnp.linalg.norm(v, axis=-2, keepdims=True), _PRODUCTS)
+) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch n 4"]]:
+    """`followed_norm` from fixed random vectors, the same for all matrices."""
+    v = normal(seeded(0), x.shape[:-2], x.shape[-1], _FOLLOWED, x.dtype)
+    follow = lambda _, both: followed_norm(x, both[1])
+    start = jnp.zeros_like(x[..., :1, :1]), v
+    return jax.lax.fori_loop(0, _FIRST, follow, vary_like(start, x))

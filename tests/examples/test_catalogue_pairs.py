@@ -157,6 +157,23 @@ def test_the_product_moves_by_one_at_most(scale):
     assert np.linalg.norm(moved, 2) > 1.5  # Without a partner nothing bounds it.
 
 
+@pytest.mark.broad
+def test_the_step_of_an_adapter_does_not_depend_on_its_factors():
+    """Of ``B A`` and of ``(B R^-1) (R A)``, whose gradients are those of one matrix."""
+    rng = np.random.default_rng(0)
+    params = {k: x for k, x in draw(ADAPTERS, 0).items() if k.startswith("q/lora")}
+    a, b = (np.float64(params[f"q/lora_{n}"]).T for n in "ab")
+    g, r = rng.standard_normal((7, 8)), np.eye(3) + 0.5 * rng.standard_normal((3, 3))
+    splits, moved = [(a, b), (r @ a, b @ np.linalg.inv(r))], []
+    for a, b in splits:
+        both = lambda x, y: {"q/lora_a": np.float32(x.T), "q/lora_b": np.float32(y.T)}
+        tx = pairs.lora_muon(eps=1e-9, polar=EXACT)
+        updates, _ = first_update(tx, both(b.T @ g, g @ a.T), both(a, b))
+        new_a, new_b = (np.float64(updates[f"q/lora_{n}"]).T for n in "ab")
+        moved.append(b @ new_a + new_b @ a)
+    assert_close(*moved)
+
+
 def adapters():
     nothing = om.matrices.PathRule(lambda *_: (None, "no adapter"))
     return om.matrices.by_path(include="lora_[ab]", otherwise=nothing)

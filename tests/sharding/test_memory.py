@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from _meshes import KINDS, make_mesh
 from _owned import assert_same_path, given, normal, on_mesh, rollout
@@ -25,6 +26,7 @@ SPECS = {
     "layers": P(None, "fsdp", "tp"),
     "bias": P(),
 }
+FEW = {name: SHAPES[name] for name in ("up", "down", "bias")}
 HOST = om.sharding.as_sharded(memory="pinned_host")
 RECIPES = {
     "muon": om.muon,
@@ -101,6 +103,69 @@ def test_it_is_portable_scanned_and_donated():
     params, state = scanned(jax.tree.map(jnp.array, path[-1]), back)
     assert_same_path([params], want[-1:])
     assert memories(state)[True] == {"pinned_host"}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_leaves_it_there(kind, jitted, cpus):
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
+    start, noise = (on_mesh(normal(FEW, s), SPECS, mesh) for s in (0, 1))
+    make = functools.partial(om.owners, ("fsdp", "tp"), param_specs=given(mesh, SPECS))
+    where, found = {"up": True, "down": False, "bias": True}, []
+    for memory in ("device", "pinned_host"):
+        tx = om.muon(0.02, placement=make(memory=memory))
+        path, state, _ = rollout(tx, start, noise)
+        reset = lambda state, tx=tx, at=path[-1]: om.checkpoint.reset_state(
+            tx, state, at, where
+        )
+        new = (jax.jit(reset) if jitted else reset)(state)
+        assert memories(new) == memories(state)
+        assert memories(new)[True] == {memory}
+        found.append(om.to_portable(new, path[-1]))
+        assert not np.any(found[-1]["inner_state/0/mu/up"])
+        assert np.any(found[-1]["inner_state/0/mu/down"])
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+@pytest.mark.broad
+def test_orbax_moves_it_between_memories(tmp_path, cpus):
+    """A file restores to where the target lies, and by paths to any placement."""
+    mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
+    start, noise = (on_mesh(normal(FEW, s), SPECS, mesh) for s in (0, 1))
+    device, host = (
+        om.muon(0.02, placement=om.owners(("fsdp", "tp"), memory=memory))
+        for memory in ("device", "pinned_host")
+    )
+    path, state, _ = rollout(host, start, noise)
+    params, portable = path[-1], om.to_portable(state, path[-1])
+    with ocp.StandardCheckpointer() as checkpoints:
+        checkpoints.save(tmp_path / "state", state)
+        checkpoints.save(tmp_path / "portable", portable)
+        checkpoints.wait_until_finished()
+        for tx, memory in ((host, "pinned_host"), (device, "device")):
+            back = checkpoints.restore(tmp_path / "state", tx.init(params))
+            om.check_restored(back)
+            assert memories(back)[True] == {memory}
+            jax.tree.map(np.testing.assert_array_equal, back, state)
+            checkpoints.save(tmp_path / memory, back)
+            checkpoints.wait_until_finished()
+        back = checkpoints.restore(tmp_path / "device", host.init(params))
+        assert memories(back)[True] == {"pinned_host"}
+        jax.tree.map(np.testing.assert_array_equal, back, state)
+        read = checkpoints.restore(tmp_path / "portable")
+    for name in portable:
+        np.testing.assert_array_equal(read[name], portable[name], err_msg=name)
+    one = jax.device_get(params)
+    for tx, at, memory in (
+        (om.muon(0.02, placement=HOST), params, "pinned_host"),
+        (om.muon(0.02), params, "device"),
+        (om.muon(0.02, placement=HOST), one, "pinned_host"),
+    ):
+        back = om.from_portable(read, tx.init(at), at)
+        assert memories(back)[True] == {memory}
+        again = om.to_portable(back, at)
+        jax.tree.map(np.testing.assert_array_equal, again, portable)
 
 
 def test_mistakes_are_told():

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+from examples import few_bits
 from examples.study.bench import (
     ablation_table,
     bf16,
@@ -45,6 +46,7 @@ HEADINGS = (
 REPORTS = {
     "ablations": ablation_table.report,
     "bf16": bf16.report,
+    "few_bits": lambda _: few_bits.table(),
     "overall": overall_table.report,
     "poet_merges": lambda _: poet_merges.table(poet_merges.read(poet_merges.PATH)),
     "orders": orders.counts,

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg.scale import safe_divide, widened
-from optax_matrix.linalg.spectral_norms import first_vector, followed_norm
-
-_STEPS = 2  # Of the power iteration, at each estimate.
+from optax_matrix.linalg.spectral_norms import first_vectors, followed_norm
 
 
 class SpectralSphereState(NamedTuple):
@@ -19,8 +17,8 @@ class SpectralSphereState(NamedTuple):
     Attributes:
         radius: Per leaf the norms of the weights at `init`, ``(..., 1, 1)``, at least
             float32; None for the current radius.
-        weights: Per leaf estimates of the first right singular vectors of the weights,
-            ``(..., n, 1)``.
+        weights: Per leaf estimates of the first four right singular vectors of the
+            weights, ``(..., n, 4)``.
         update: The same of the update.
         rate: The state of the learning rate.
     """
@@ -37,11 +35,11 @@ def spectral_sphere(
     """``W' = R N(W + rate R N(D))``, where N divides by the spectral norm."""
 
     def norms_of(tree: Any, vectors: Any) -> tuple[Any, Any]:
-        follow = lambda x, v: followed_norm(widened(jnp.asarray(x)), v, _STEPS)
+        follow = lambda x, v: followed_norm(widened(jnp.asarray(x)), v)
         return _mapped(follow, tree, vectors)
 
     def init_fn(params):
-        first = lambda w: first_vector(widened(jnp.asarray(w)))
+        first = lambda w: first_vectors(widened(jnp.asarray(w)))
         norms, vectors = _mapped(first, params)
         # Those of updates begin there, in arrays of their own, which may be donated.
         of_update = jax.tree.map(jnp.copy, vectors)
