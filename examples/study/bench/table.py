@@ -29,6 +29,7 @@ from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 from examples.study.equal import plot as equal_plot, table as equal_table
 from examples.study.transfer import table as transfer_table
+from examples.study.unseen import table as unseen_table
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"
@@ -58,6 +59,7 @@ REPORTS = {
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
     **transfer_table.REPORTS,
+    **unseen_table.REPORTS,
 }
 NAMES = {*STUDIES, *REPORTS, "cost"}
 
