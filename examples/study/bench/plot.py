@@ -14,7 +14,7 @@ from PIL import Image
 
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
-from examples.study.bench.comparison import NotYetError, of_users
+from examples.study.bench.comparison import NotYetError
 from examples.study.bench.search import Results, is_finished
 from examples.study.bench.statistics import Row, ranked, reference, speedups
 from examples.study.bench.studies import STUDIES
@@ -50,14 +50,13 @@ def is_current(study: str, found: Results) -> bool:
 
 
 def shown(study: str, found: Results) -> tuple[Row, list[Row]]:
-    """AdamW's row, and those of the best methods and of users' functions.
+    """AdamW's row, and those of the best methods.
 
     Raises:
         UserError: If it has no finished runs of AdamW.
     """
-    own = of_users(study, found)
-    entries = [*STUDIES[study](found), *own]
-    rows = ranked([e for e in entries if e.seeds], found)  # A search has none.
+    entries = [e for e in STUDIES[study](found) if e.seeds]  # A search has none.
+    rows = ranked(entries, found)
     adamw = reference(rows)
     if adamw is None:
         raise UserError(
@@ -65,8 +64,7 @@ def shown(study: str, found: Results) -> tuple[Row, list[Row]]:
             f"only missing: python -m examples.study bench run {study}"
         )
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
-    first = sorted((row.entry for row in best), key=lambda entry: entry not in own)
-    return adamw, [row for row in best if row.entry in first[:SHOWN]]
+    return adamw, best[:SHOWN]
 
 
 def _fingerprint(rows):

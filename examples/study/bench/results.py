@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from examples.pretrain.directory import where
@@ -33,9 +33,11 @@ def read(path: pathlib.Path = PATH, kind: type[Any] = Config) -> dict[Any, Resul
     return found
 
 
-def origins(path: pathlib.Path = PATH) -> dict[Config, dict[str, str]]:
+def origins(
+    path: pathlib.Path = PATH, kind: type[Any] = Config
+) -> dict[Any, dict[str, str]]:
     """Command, versions, machine and date of each run in a file."""
-    return {config: origin for config, _, origin in reversed([*_rows(path)])}
+    return {config: origin for config, _, origin in reversed([*_rows(path, kind)])}
 
 
 def _rows(path: pathlib.Path, kind: type[Any] = Config) -> Iterator[Any]:
@@ -79,7 +81,13 @@ def append(
         command: What was called.
         **origin: What this process cannot know of itself, or a better name for it.
     """
-    _add(config, result, {"command": command} | where() | commit() | origin, path)
+    row = {
+        "config": dataclasses.asdict(config),
+        "result": dataclasses.asdict(result),
+        "where": {"command": command} | where() | commit() | origin,
+    }
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(row) + "\n").encode())
 
 
 @functools.cache
@@ -104,27 +112,6 @@ def commit() -> dict[str, str]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {"commit": name + "+" * bool(changed)}
-
-
-def copy(
-    wanted: Collection[Config], path: pathlib.Path, source: pathlib.Path = PATH
-) -> None:
-    """Adds the runs of another file, as they are recorded there."""
-    there = read(path)
-    for config, result, origin in _rows(source):
-        if config in wanted and config not in there:
-            there[config] = result
-            _add(config, result, origin, path)
-
-
-def _add(config, result, origin, path):
-    row = {
-        "config": dataclasses.asdict(config),
-        "result": dataclasses.asdict(result),
-        "where": origin,
-    }
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(row) + "\n").encode())
 
 
 def prepare(path: pathlib.Path) -> None:

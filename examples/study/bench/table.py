@@ -24,7 +24,7 @@ from examples.study.bench.markdown import lines
 from examples.study.bench.results import PATH, origins
 from examples.study.bench.search import Results
 from examples.study.bench.statistics import Row, difference, ranked, reference, steps_to
-from examples.study.bench.studies import STUDIES, shown
+from examples.study.bench.studies import STUDIES
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 from examples.study.equal import plot as equal_plot, table as equal_table
@@ -74,7 +74,7 @@ def table(study: str, results: Results, path: pathlib.Path = PATH) -> str:
     try:
         if study in REPORTS:
             return REPORTS[study](results)
-        entries = shown(study, results)
+        entries = STUDIES[study](results)
     except NotYetError:
         return "This study waits for the end of another one."
     text = table_of(ranked(entries, results), len(entries))

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from examples.study.bench.tasks import TASKS
+from examples.study.equal.config import PATH
 from examples.study.equal.protocol import LENGTHS, Results
 from examples.study.equal.statistics import Row, speedup
-from examples.study.equal.table import PATH, REFERENCE, rows_of
+from examples.study.equal.table import REFERENCE, rows_of
 
 EDGE = 0.7  # Of the speedups.
 _RUNS = "runs"  # A text in the file: the fingerprint of what it shows.
@@ -29,7 +30,7 @@ def file_of(task: str, length: int) -> pathlib.Path:
 
 def is_current(task: str, length: int, found: Results) -> bool:
     """Whether the file shows the rows that are finished now; true if there are none."""
-    rows, path = _shown(task, length, found), file_of(task, length)
+    rows, path = shown(task, length, found), file_of(task, length)
     if not rows:
         return not path.exists()
     if not path.exists():
@@ -43,7 +44,7 @@ def refresh(found: Results) -> None:
     for task, lengths in LENGTHS.items():
         for length in lengths:
             if not is_current(task, length, found):
-                draw(_shown(task, length, found), file_of(task, length))
+                draw(shown(task, length, found), file_of(task, length))
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
@@ -79,7 +80,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     figure.savefig(path, dpi=90, metadata={_RUNS: _fingerprint(rows)})
 
 
-def _shown(task, length, found):
+def shown(task: str, length: int, found: Results) -> list[Row]:
     """Finished rows without a failed run, the best one first, AdamW last."""
     rows = rows_of(task, length, found)
     adamw = next((row for row in rows if row.entry.method == REFERENCE), None)

@@ -84,8 +84,8 @@ def test_the_deviance_is_zero_for_a_perfect_prediction():
     visits = np.array([1, 2, 5], "f")
     batch = {"rows": visits[:, None], "visits": visits}
     loss = jax.jit(lambda batch: tasks._visits(Perfect(), batch))
-    assert abs(loss(batch)) < 1e-6
-    assert loss(batch | {"visits": np.array([2, 3, 6], "f")}) > 0.05
+    assert abs(float(loss(batch))) < 1e-6
+    assert float(loss(batch | {"visits": np.array([2, 3, 6], "f")})) > 0.05
 
 
 def test_images_are_the_same_in_every_run_and_held_out_ones_are_others():
