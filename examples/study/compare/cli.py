@@ -23,7 +23,8 @@ SEPARATOR = re.compile(r",(?![^({]*[)}])")  # Not inside of brackets.
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a comparison; returns the exit code."""
-    return run(_compare, _parser(), arguments, "a comparison starts over")
+    remedy = "run the same command again to continue"
+    return run(_compare, _parser(), arguments, remedy)
 
 
 def _parser():
@@ -82,7 +83,8 @@ def _compare(options):
         **shared(options, first.checksum),
     )
     with _claimed(options.out, plan):
-        curves = comparison.compare(plan, lambda seed: opened(options, seed))
+        path = options.out / "curves.jsonl"
+        curves = comparison.compare(plan, lambda seed: opened(options, seed), path)
         rows = protocol.summarize(curves)
         console = Console()
         table.show(plan, rows, console)

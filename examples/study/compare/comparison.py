@@ -14,9 +14,10 @@ import numpy as np
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.data import Data
 from examples.pretrain.directory import where, write_whole
-from examples.pretrain.optimizers import find
+from examples.pretrain.optimizers import find, version
 from examples.pretrain.step import Trainer, evaluate, state_bytes
 from examples.pretrain.train import Bar, display
+from examples.study.bench import results
 from examples.study.compare.protocol import (
     REFERENCE,
     Curve,
@@ -68,37 +69,83 @@ class Comparison:
         return self.batch * self.model.context
 
 
-def compare(plan: Comparison, open_data: Callable[[int], Data]) -> list[Curve]:
+def compare(
+    plan: Comparison, open_data: Callable[[int], Data], path: pathlib.Path
+) -> list[Curve]:
     """Runs every optimizer.
 
     Args:
         plan: The comparison.
         open_data: Function from a seed to the data.
+        path: The file of finished runs of this plan. Those in it are not repeated.
 
     Returns:
         The curves of all runs, in the order of the runs.
+
+    Raises:
+        UserError: If the file is damaged.
     """
     data = [open_data(seed) for seed in range(plan.seeds)]
+    finished = Finished(path)
     names = dict.fromkeys((REFERENCE, *plan.optimizers))
     rates, curves = plan.learning_rates, []
     with display() as progress:
         for name in names:
             own = plan.own_rates.get(name)
             these = (own,) if own is not None else rates
-            curves += _sweep(plan, name, these, data, progress)
+            curves += _sweep(plan, name, these, data, finished, progress)
             if plan.sweep == "adamw" and name == REFERENCE:
                 rates = (at_best_learning_rate(curves)[0].learning_rate,)
     return curves
 
 
-def _sweep(plan, name, rates, data, progress):
+class Finished:
+    """The finished runs in a file; those of a user's changed module do not count.
+
+    Args:
+        path: The file, a line for each run.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        results.prepare(path)
+        self._path = path
+
+        def row(given):
+            curve = Curve(**given["curve"])
+            steps, losses = tuple(curve.steps), tuple(curve.losses)
+            curve = dataclasses.replace(curve, steps=steps, losses=losses)
+            return (curve.optimizer, curve.learning_rate, curve.seed), given, curve
+
+        rows = results.parsed(path, row, "its run will be repeated")
+        self._curves = {
+            key: curve
+            for key, given, curve in rows
+            if given["version"] == version(curve.optimizer)
+        }
+
+    def find(self, name: str, rate: float, seed: int) -> Curve | None:
+        """A run; None if it is not finished."""
+        return self._curves.get((name, rate, seed))
+
+    def add(self, curve: Curve) -> None:
+        """Adds a run by one write."""
+        row = {"curve": dataclasses.asdict(curve), "version": version(curve.optimizer)}
+        with self._path.open("ab", buffering=0) as file:
+            file.write((json.dumps(row) + "\n").encode())
+
+
+def _sweep(plan, name, rates, data, finished, progress):
     """All runs of one optimizer, with one compilation."""
     trainer = Trainer(plan.model, find(name), plan.steps, plan.accumulate)
     curves = []
     for rate in rates:
         for seed in range(plan.seeds):
-            bar = Bar(progress, f"{name} {rate:g}", plan.steps, 0, plan.tokens)
-            curves.append(_run(plan, trainer, name, rate, seed, data[seed], bar))
+            curve = finished.find(name, rate, seed)
+            if curve is None:
+                bar = Bar(progress, f"{name} {rate:g}", plan.steps, 0, plan.tokens)
+                curve = _run(plan, trainer, name, rate, seed, data[seed], bar)
+                finished.add(curve)
+            curves.append(curve)
     return curves
 
 

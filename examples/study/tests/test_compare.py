@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -155,11 +156,11 @@ PLAN = comparison.Comparison(
 
 
 @pytest.fixture(scope="module")
-def compared():
+def compared(tmp_path_factory):
     compiled = step.Trainer._apply._cache_size()
-    curves = comparison.compare(
-        PLAN, lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
-    )
+    path = tmp_path_factory.mktemp("compared") / "curves.jsonl"
+    open_data = lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
+    curves = comparison.compare(PLAN, open_data, path)
     return curves, step.Trainer._apply._cache_size() - compiled
 
 
@@ -175,11 +176,11 @@ def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared)
     assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
 
 
-def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
+def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch, tmp_path):
     """A method that is bad at this rate must not send the next one to another."""
     losses = {"adamw": {1e-2: 2.0, 3e-3: 3.0}, "bad": {1e-2: 9.0}, "own": {7e-3: 1.0}}
 
-    def sweep(_plan, name, rates, _data, _progress):
+    def sweep(_plan, name, rates, _data, _finished, _progress):
         loss = losses.get(name, {})
         return [Curve(name, r, 0, (6,), (loss.get(r, 1.0),), 1.0, 0) for r in rates]
 
@@ -191,10 +192,43 @@ def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
         seeds=0,
         own_rates={"own": 7e-3},
     )
-    got = [
-        (c.optimizer, c.learning_rate) for c in comparison.compare(plan, lambda _: None)
-    ]
+    curves = comparison.compare(plan, lambda _: None, tmp_path / "curves.jsonl")
+    got = [(c.optimizer, c.learning_rate) for c in curves]
     assert got[2:] == [("bad", 1e-2), ("own", 7e-3), ("last", 1e-2)]
+
+
+def test_an_interrupted_comparison_keeps_its_finished_runs(monkeypatch, tmp_path):
+    """Of eight runs the first five are done; then one line is cut in the middle."""
+    done, path = [], tmp_path / "curves.jsonl"
+    monkeypatch.setattr(comparison, "Trainer", lambda *_: None)
+
+    def run(_plan, _trainer, name, rate, seed, _data, _bar):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append((name, rate, seed))
+        loss = math.nan if rate == 1e30 else rate
+        return Curve(name, rate, seed, (6,), (loss,), 1.0, 0)
+
+    monkeypatch.setattr(comparison, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        comparison.compare(PLAN, lambda _: None, path)
+    path.write_bytes(path.read_bytes()[:-7])
+    first = done[:4]
+    done.clear()
+    curves = comparison.compare(PLAN, lambda _: None, path)
+    got = [(c.optimizer, c.learning_rate, c.seed) for c in curves]
+    assert got == [*first, *done]
+    assert len(done) == 4
+    assert [c.losses for c in curves[:2]] == [(1e-2,), (1e-2,)]
+    assert all(isinstance(c.steps, tuple) for c in curves)
+    done.clear()
+    assert [*map(repr, comparison.compare(PLAN, lambda _: None, path))] == [
+        *map(repr, curves)
+    ]
+    assert not done
+    monkeypatch.setattr(comparison, "version", lambda _: "another file")
+    with pytest.raises(KeyboardInterrupt):
+        comparison.compare(PLAN, lambda _: None, path)
 
 
 @pytest.mark.broad
