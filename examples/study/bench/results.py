@@ -17,19 +17,22 @@ PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"
 T = TypeVar("T")
 
 
-def read(path: pathlib.Path = PATH, kind: type[Any] = Config) -> dict[Any, Result]:
+def read(
+    path: pathlib.Path = PATH, kind: type[Any] = Config, result: type[Any] = Result
+) -> dict[Any, Any]:
     """The results of a file; an incomplete last line is left out.
 
     Args:
         path: The file.
         kind: Class of the configurations in it.
+        result: Class of the results.
 
     Raises:
         UserError: If a line is damaged.
     """
-    found: dict[Any, Result] = {}
-    for config, result, _ in _rows(path, kind):
-        found.setdefault(config, result)
+    found: dict[Any, Any] = {}
+    for config, one, _ in _rows(path, kind, result):
+        found.setdefault(config, one)
     return found
 
 
@@ -40,12 +43,14 @@ def origins(
     return {config: origin for config, _, origin in reversed([*_rows(path, kind)])}
 
 
-def _rows(path: pathlib.Path, kind: type[Any] = Config) -> Iterator[Any]:
+def _rows(
+    path: pathlib.Path, kind: type[Any], result: type[Any] = Result
+) -> Iterator[Any]:
     """Configuration, result and origin of each run."""
 
     def row(given):
         origin = given.get("where", {})
-        return kind(**given["config"]), Result(**given["result"]), origin
+        return kind(**given["config"]), result(**given["result"]), origin
 
     return parsed(path, row, "its run will be repeated")
 
@@ -70,7 +75,7 @@ def parsed(
 
 
 def append(
-    config: Any, result: Result, path: pathlib.Path, command: str, **origin: str
+    config: Any, result: Any, path: pathlib.Path, command: str, **origin: str
 ) -> None:
     """Adds a run by one write, so that processes can share the file.
 

@@ -28,6 +28,7 @@ from examples.study.bench.studies import STUDIES
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 from examples.study.equal import plot as equal_plot, table as equal_table
+from examples.study.posttrain import table as posttrain_table
 from examples.study.transfer import table as transfer_table
 from examples.study.unseen import table as unseen_table
 
@@ -58,6 +59,7 @@ REPORTS = {
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
+    **posttrain_table.REPORTS,
     **transfer_table.REPORTS,
     **unseen_table.REPORTS,
 }
