@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
 .PHONY: help demo test test-fast test-near test-study test-slow test-only-slow \
-	test-optimized test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
+	test-optimized test-aot test-floor test-frameworks lint format docs dist address bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
+	@echo "make address    writes the address of the repository (pyproject.toml) into all texts"
 	@echo "make clean      deletes environments, caches and everything that was built"
 	@echo "make test-optimized, make test-aot  parts of make test-slow"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
@@ -134,6 +135,9 @@ dist: pyproject.toml
 	$(PYTHON) -m venv .venv-dist
 	.venv-dist/bin/python -m pip install -q dist/*.whl
 	.venv-dist/bin/python -I .ci/installed.py dist
+
+address:
+	$(PYTHON) .ci/address.py
 
 bench: $(STAMP)
 	$(BIN)/python -m examples.study step

@@ -145,7 +145,7 @@ PLACES = [
     Place([ALL], "NAME in a group of `METHODS`", inside("METHODS")),
     Place(["optax_matrix/recipes"],
           "docstring: a link to the paper, its learning rate, an example", documented),
-    Place(["README.md"], "a row in its group: | `NAME` | chain | state | [paper](..) |",
+    Place([".docs/methods.md"], "a row in its group: | `NAME` | chain | state | [paper](..) |",
           like(r"^\| `NAME` \| .* \| .* \| \[")),
     Place([".docs/when.toml"], "[NAME] with `use` and `avoid`, a sentence each",
           like(r"^\[NAME\]$")),

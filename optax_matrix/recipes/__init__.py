@@ -58,9 +58,7 @@ file; ``recipes.METHODS`` has all recipes by group:
 True
 
 **Learning rates.** AdamW's best rate is rarely a method's best. With updates of AdamW's
-size, which most recipes have, begin at four times AdamW's rate for a small model, at
-AdamW's rate for one of 100 million parameters or more, and try factors of two from
-there. Where the size is the paper's own (`muon`, `racs`, `alice`, `galore`, `splus`),
+size, which most recipes have, XX Where the size is the paper's own (`muon`, `racs`, `alice`, `galore`, `splus`),
 begin at the paper's rate, which the docstring has. ``examples/study/pages/rates.md``
 compares the papers' rates with the best ones of the study.
 
@@ -212,7 +210,7 @@ METHODS = {
     ],
     "Orthogonal factors of the weights": [poet, oft],
 }
-"""The methods by group, as the README lists them; all but POET, OFT and MuonH have a
+"""The methods by group, as the gallery lists them; all but POET, OFT and MuonH have a
 ``scale_by_`` form. `create` finds them by name."""
 
 __all__ = [

@@ -27,7 +27,7 @@ from examples.study.bench.statistics import Row, difference, ranked, reference, 
 from examples.study.bench.studies import STUDIES, shown
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
-from examples.study.equal import plot as equal_plot, table as equal_table
+from examples.study.equal import front, plot as equal_plot, table as equal_table
 from examples.study.transfer import table as transfer_table
 
 STUDY = pathlib.Path(__file__).parents[1]
@@ -57,6 +57,7 @@ REPORTS = {
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
+    **front.REPORTS,
     **transfer_table.REPORTS,
 }
 NAMES = {*STUDIES, *REPORTS, "cost"}
@@ -144,3 +145,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
         if plot.finished(study, results) and not plot.is_current(study, results):
             plot.draw(study, results, plot.file_of(study))
     equal_plot.refresh(equal_table.read())
+    front.refresh(equal_table.read())
