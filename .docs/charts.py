@@ -55,7 +55,8 @@ def _pair(task: str, ours: equal.Row, adamw: equal.Row) -> Markup:
         for name, (row, style) in rows.items()
     ]
     what = f"Test loss on {task} by step: " + "; ".join(
-        f"{name} ends at {row.curves.mean(0)[-1]:.3f}" for name, (row, _) in rows.items()
+        f"{name} ends at {row.curves.mean(0)[-1]:.3f}"
+        for name, (row, _) in rows.items()
     )
     return _figure(task, _chart(lines), lines, what)
 

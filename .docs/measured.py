@@ -16,8 +16,8 @@ def losses(name: str) -> list[str]:
         return [
             title("Against a tuned AdamW", "-"),
             "This method is not in the :doc:`comparison with equal budgets",
-            "</results/equal>`. The first study below has it, against an AdamW that was",
-            "not tuned as well.",
+            "</results/equal>`. The first study below has it, against an AdamW that",
+            "was not tuned as well.",
             "",
         ]
     return [

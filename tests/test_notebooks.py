@@ -24,7 +24,7 @@ except ModuleNotFoundError:
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "optax_matrix could not be installed from SOURCE: upload the wheel that "
-            "`make dist` builds, or ask for the address of the repository; then set SOURCE."
+            "`make dist` builds, or find the address of the repository, and set SOURCE."
         ) from None
 """
 

@@ -24,7 +24,9 @@ FACTORS = {1, 2, 4}  # Of the rule.
 
 def _markdown(path):
     cells = json.loads(path.read_text())["cells"]
-    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return "\n".join(
+        "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
+    )
 
 
 TEXTS = {
@@ -55,7 +57,12 @@ def test_the_guide_to_rates_has_the_page_of_rates():
 
 def _every_text():
     """What users read: texts, notebooks, and the docstrings of all modules."""
-    patterns = "README.md", ".docs/*.rst", ".docs/guides/*.rst", "examples/study/**/*.md"
+    patterns = (
+        "README.md",
+        ".docs/*.rst",
+        ".docs/guides/*.rst",
+        "examples/study/**/*.md",
+    )
     for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
         yield path.name, path.read_text()
     for path in ROOT.glob("notebooks/*.ipynb"):

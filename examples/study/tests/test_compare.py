@@ -167,7 +167,9 @@ def test_an_interrupted_comparison_goes_on(capsys, tmp_path, monkeypatch, text):
     monkeypatch.setattr(comparison, "_run", until(3))
     assert main([*command, "--out", str(out)]) == 0
     assert [name for name, _ in made[2:]] == ["muon"]
-    curves = [json.loads((x / "results.json").read_text())["curves"] for x in (whole, out)]
+    curves = [
+        json.loads((x / "results.json").read_text())["curves"] for x in (whole, out)
+    ]
     assert [c["losses"] for c in curves[1]] == [c["losses"] for c in curves[0]]
     assert not (out / "finished.jsonl").exists()
 
