@@ -27,7 +27,7 @@ from examples.study.bench.statistics import Row, difference, ranked, reference, 
 from examples.study.bench.studies import STUDIES
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
-from examples.study.equal import plot as equal_plot, table as equal_table
+from examples.study.equal import front, plot as equal_plot, table as equal_table
 from examples.study.posttrain import table as posttrain_table
 from examples.study.transfer import table as transfer_table
 from examples.study.unseen import table as unseen_table
@@ -60,6 +60,7 @@ REPORTS = {
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
     **posttrain_table.REPORTS,
+    **front.REPORTS,
     **transfer_table.REPORTS,
     **unseen_table.REPORTS,
 }
@@ -148,3 +149,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
         if plot.finished(study, results) and not plot.is_current(study, results):
             plot.draw(study, results, plot.file_of(study))
     equal_plot.refresh(equal_table.read())
+    front.refresh(equal_table.read())

@@ -23,8 +23,7 @@ SEPARATOR = re.compile(r",(?![^({]*[)}])")  # Not inside of brackets.
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a comparison; returns the exit code."""
-    remedy = "run the same command again to continue"
-    return run(_compare, _parser(), arguments, remedy)
+    return run(_compare, _parser(), arguments, "start it again to go on")
 
 
 def _parser():
@@ -83,8 +82,9 @@ def _compare(options):
         **shared(options, first.checksum),
     )
     with _claimed(options.out, plan):
-        path = options.out / "curves.jsonl"
-        curves = comparison.compare(plan, lambda seed: opened(options, seed), path)
+        finished = comparison.Finished(options.out / "finished.jsonl")
+        data = lambda seed: opened(options, seed)
+        curves = comparison.compare(plan, data, finished)
         rows = protocol.summarize(curves)
         console = Console()
         table.show(plan, rows, console)
@@ -92,6 +92,7 @@ def _compare(options):
             plot.draw(curves, rows, options.out / f"curves.{kind}")
         comparison.write_results(options.out / "results.json", plan, curves, rows)
         page.write([comparisons.section(options.out)], options.out / "report.html")
+        finished.drop()
     print(f"report in {options.out / 'report.html'}")
 
 

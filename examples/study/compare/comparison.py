@@ -1,6 +1,7 @@
 """Several optimizers under one protocol: same data, weights and schedule for all."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -69,87 +70,107 @@ class Comparison:
         return self.batch * self.model.context
 
 
+class Finished:
+    """The runs of a comparison that have ended, in a file if there is one.
+
+    An interrupted comparison reads its runs from the file and makes the others. Those
+    of a user's function do not count after its module has changed.
+    """
+
+    def __init__(self, path: pathlib.Path | None = None):
+        self._path, self._found = path, {}
+        if path is None:
+            return
+        results.prepare(path)
+        row = lambda given: (_curve(given["curve"]), given["version"])
+        for curve, of_file in results.parsed(path, row, "its run will be made again"):
+            if of_file == version(curve.optimizer):
+                self._found[curve.optimizer, curve.learning_rate, curve.seed] = curve
+
+    def get(self, name: str, rate: float, seed: int) -> Curve | None:
+        """A run; None if it has not ended."""
+        return self._found.get((name, rate, seed))
+
+    def add(self, curve: Curve) -> None:
+        """Keeps a run, by one write."""
+        if self._path:
+            of_file = version(curve.optimizer)
+            row = {"curve": dataclasses.asdict(curve), "version": of_file}
+            with self._path.open("ab", buffering=0) as file:
+                file.write((json.dumps(row) + "\n").encode())
+
+    def drop(self) -> None:
+        """Deletes the file, after the comparison."""
+        if self._path:
+            self._path.unlink(missing_ok=True)
+
+
+def _curve(row: dict) -> Curve:
+    lists = {name: tuple(row[name]) for name in ("steps", "losses")}
+    return Curve(**row | lists)
+
+
 def compare(
-    plan: Comparison, open_data: Callable[[int], Data], path: pathlib.Path
+    plan: Comparison,
+    open_data: Callable[[int], Data],
+    finished: Finished | None = None,
 ) -> list[Curve]:
     """Runs every optimizer.
 
     Args:
         plan: The comparison.
         open_data: Function from a seed to the data.
-        path: The file of finished runs of this plan. Those in it are not repeated.
+        finished: The runs that have ended; those of this call are added.
 
     Returns:
         The curves of all runs, in the order of the runs.
-
-    Raises:
-        UserError: If the file is damaged.
     """
     data = [open_data(seed) for seed in range(plan.seeds)]
-    finished = Finished(path)
     names = dict.fromkeys((REFERENCE, *plan.optimizers))
     rates, curves = plan.learning_rates, []
+    finished = finished or Finished()
     with display() as progress:
+        whole = progress.add_task(
+            "all runs", total=_runs(plan) * plan.steps, loss="-", speed="-"
+        )
         for name in names:
             own = plan.own_rates.get(name)
             these = (own,) if own is not None else rates
-            curves += _sweep(plan, name, these, data, finished, progress)
+            advance = functools.partial(progress.advance, whole)
+            curves += _sweep(plan, name, these, data, progress, finished, advance)
             if plan.sweep == "adamw" and name == REFERENCE:
                 rates = (at_best_learning_rate(curves)[0].learning_rate,)
     return curves
 
 
-class Finished:
-    """The finished runs in a file; those of a user's changed module do not count.
-
-    Args:
-        path: The file, a line for each run.
-    """
-
-    def __init__(self, path: pathlib.Path):
-        results.prepare(path)
-        self._path = path
-
-        def row(given):
-            curve = Curve(**given["curve"])
-            steps, losses = tuple(curve.steps), tuple(curve.losses)
-            curve = dataclasses.replace(curve, steps=steps, losses=losses)
-            return (curve.optimizer, curve.learning_rate, curve.seed), given, curve
-
-        rows = results.parsed(path, row, "its run will be repeated")
-        self._curves = {
-            key: curve
-            for key, given, curve in rows
-            if given["version"] == version(curve.optimizer)
-        }
-
-    def find(self, name: str, rate: float, seed: int) -> Curve | None:
-        """A run; None if it is not finished."""
-        return self._curves.get((name, rate, seed))
-
-    def add(self, curve: Curve) -> None:
-        """Adds a run by one write."""
-        row = {"curve": dataclasses.asdict(curve), "version": version(curve.optimizer)}
-        with self._path.open("ab", buffering=0) as file:
-            file.write((json.dumps(row) + "\n").encode())
+def _runs(plan: Comparison) -> int:
+    """How many runs a comparison has."""
+    others = {*plan.optimizers} - {REFERENCE}
+    single = [n for n in others if plan.sweep == "adamw" or n in plan.own_rates]
+    of_adamw = 1 if REFERENCE in plan.own_rates else len(plan.learning_rates)
+    swept = len(plan.learning_rates) * (len(others) - len(single))
+    return plan.seeds * (of_adamw + len(single) + swept)
 
 
-def _sweep(plan, name, rates, data, finished, progress):
+def _sweep(plan, name, rates, data, progress, finished, advance):
     """All runs of one optimizer, with one compilation."""
     trainer = Trainer(plan.model, find(name), plan.steps, plan.accumulate)
     curves = []
     for rate in rates:
         for seed in range(plan.seeds):
-            curve = finished.find(name, rate, seed)
+            curve = finished.get(name, rate, seed)
             if curve is None:
                 bar = Bar(progress, f"{name} {rate:g}", plan.steps, 0, plan.tokens)
-                curve = _run(plan, trainer, name, rate, seed, data[seed], bar)
+                curve = _run(plan, trainer, name, rate, seed, data[seed], bar, advance)
                 finished.add(curve)
+                advance(plan.steps - curve.steps[-1])  # What a diverged run leaves out.
+            else:
+                advance(plan.steps)
             curves.append(curve)
     return curves
 
 
-def _run(plan, trainer, name, rate, seed, data, bar):
+def _run(plan, trainer, name, rate, seed, data, bar, advance):
     """One run; ends early, with NaN, when the loss is no longer finite."""
     state = trainer.init(seed)
     size = state_bytes(state.opt_state)
@@ -163,6 +184,7 @@ def _run(plan, trainer, name, rate, seed, data, bar):
         if step % plan.eval_every == 0 or step == plan.steps:
             steps.append(step)
             losses.append(evaluate(plan.model, state.params, data.validation))
+            advance(step - (steps[-2] if steps[1:] else 0))
             bar.show(step, losses[-1])
             if not math.isfinite(losses[-1]):
                 break

@@ -1,13 +1,15 @@
 """Comparisons: their command line, and the runs that they make."""
 
+import contextlib
 import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
+from rich.progress import TextColumn
 
 from examples.pretrain import step
+from examples.pretrain.bars import named_times
 from examples.pretrain.cli import main as train
 from examples.pretrain.config import SIZES
 from examples.pretrain.data import Windows, from_texts
@@ -138,6 +140,70 @@ def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
     assert "another --out" in mistake(capsys, *command, "--seeds", "2")
 
 
+@pytest.mark.broad
+def test_an_interrupted_comparison_goes_on(capsys, tmp_path, monkeypatch, text):
+    """Its finished runs are read, the others made: the same losses as in one go."""
+    some = ("--optimizers", "muon", "--learning-rates", "1e-3,1e-2")
+    command = ["--data", text, *TINY, *EVERY, *some]
+    whole, out = tmp_path / "whole", tmp_path / "parts"
+    assert main([*command, "--out", str(whole)]) == 0
+    made, run = [], comparison._run
+
+    def until(count):
+        def stop(plan, trainer, name, rate, *rest):
+            if len(made) == count:
+                raise KeyboardInterrupt
+            made.append((name, rate))
+            return run(plan, trainer, name, rate, *rest)
+
+        return stop
+
+    monkeypatch.setattr(comparison, "_run", until(2))
+    capsys.readouterr()
+    with contextlib.suppress(KeyboardInterrupt):
+        assert main([*command, "--out", str(out)]) > 2
+        assert "start it again to go on" in capsys.readouterr().err
+    assert made == [("adamw", 1e-3), ("adamw", 1e-2)]
+    monkeypatch.setattr(comparison, "_run", until(3))
+    assert main([*command, "--out", str(out)]) == 0
+    assert [name for name, _ in made[2:]] == ["muon"]
+    curves = [
+        json.loads((x / "results.json").read_text())["curves"] for x in (whole, out)
+    ]
+    assert [c["losses"] for c in curves[1]] == [c["losses"] for c in curves[0]]
+    assert not (out / "finished.jsonl").exists()
+
+
+def test_runs_of_a_changed_module_and_an_incomplete_line_do_not_count(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "finished.jsonl"
+    first, second = (Curve("mine:make", r, 0, (6,), (r,), 1.0, 0) for r in (1e-3, 1e-2))
+    monkeypatch.setattr(comparison, "version", lambda _: "a file")
+    comparison.Finished(path).add(first)
+    comparison.Finished(path).add(second)
+    path.write_bytes(path.read_bytes()[:-7])
+    found = comparison.Finished(path)
+    assert found.get("mine:make", 1e-3, 0) == first
+    assert found.get("mine:make", 1e-2, 0) is None
+    found.add(second)
+    assert comparison.Finished(path).get("mine:make", 1e-2, 0) == second
+    monkeypatch.setattr(comparison, "version", lambda _: "another file")
+    assert comparison.Finished(path).get("mine:make", 1e-3, 0) is None
+
+
+def test_the_bar_of_the_whole_counts_every_run():
+    names = ("adamw", "own", "muon")
+    plan = dataclasses.replace(PLAN, optimizers=names, own_rates={"own": 1e-3})
+    assert comparison._runs(plan) == 2 * (3 + 1 + 1)
+    assert comparison._runs(dataclasses.replace(plan, sweep="all")) == 2 * (3 + 1 + 3)
+
+
+def test_times_of_a_bar_have_names():
+    said = [x.text_format for x in named_times() if isinstance(x, TextColumn)]
+    assert said == ["elapsed", "left"]
+
+
 PLAN = comparison.Comparison(
     model=MODEL,
     optimizers=("muoneq",),
@@ -156,11 +222,11 @@ PLAN = comparison.Comparison(
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared():
     compiled = step.Trainer._apply._cache_size()
-    path = tmp_path_factory.mktemp("compared") / "curves.jsonl"
-    open_data = lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
-    curves = comparison.compare(PLAN, open_data, path)
+    curves = comparison.compare(
+        PLAN, lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
+    )
     return curves, step.Trainer._apply._cache_size() - compiled
 
 
@@ -176,11 +242,11 @@ def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared)
     assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
 
 
-def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch, tmp_path):
+def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
     """A method that is bad at this rate must not send the next one to another."""
     losses = {"adamw": {1e-2: 2.0, 3e-3: 3.0}, "bad": {1e-2: 9.0}, "own": {7e-3: 1.0}}
 
-    def sweep(_plan, name, rates, _data, _finished, _progress):
+    def sweep(_plan, name, rates, *_):
         loss = losses.get(name, {})
         return [Curve(name, r, 0, (6,), (loss.get(r, 1.0),), 1.0, 0) for r in rates]
 
@@ -192,43 +258,10 @@ def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch, tmp_path):
         seeds=0,
         own_rates={"own": 7e-3},
     )
-    curves = comparison.compare(plan, lambda _: None, tmp_path / "curves.jsonl")
-    got = [(c.optimizer, c.learning_rate) for c in curves]
-    assert got[2:] == [("bad", 1e-2), ("own", 7e-3), ("last", 1e-2)]
-
-
-def test_an_interrupted_comparison_keeps_its_finished_runs(monkeypatch, tmp_path):
-    """Of eight runs the first five are done; then one line is cut in the middle."""
-    done, path = [], tmp_path / "curves.jsonl"
-    monkeypatch.setattr(comparison, "Trainer", lambda *_: None)
-
-    def run(_plan, _trainer, name, rate, seed, _data, _bar):
-        if len(done) == 5:
-            raise KeyboardInterrupt
-        done.append((name, rate, seed))
-        loss = math.nan if rate == 1e30 else rate
-        return Curve(name, rate, seed, (6,), (loss,), 1.0, 0)
-
-    monkeypatch.setattr(comparison, "_run", run)
-    with pytest.raises(KeyboardInterrupt):
-        comparison.compare(PLAN, lambda _: None, path)
-    path.write_bytes(path.read_bytes()[:-7])
-    first = done[:4]
-    done.clear()
-    curves = comparison.compare(PLAN, lambda _: None, path)
-    got = [(c.optimizer, c.learning_rate, c.seed) for c in curves]
-    assert got == [*first, *done]
-    assert len(done) == 4
-    assert [c.losses for c in curves[:2]] == [(1e-2,), (1e-2,)]
-    assert all(isinstance(c.steps, tuple) for c in curves)
-    done.clear()
-    assert [*map(repr, comparison.compare(PLAN, lambda _: None, path))] == [
-        *map(repr, curves)
+    got = [
+        (c.optimizer, c.learning_rate) for c in comparison.compare(plan, lambda _: None)
     ]
-    assert not done
-    monkeypatch.setattr(comparison, "version", lambda _: "another file")
-    with pytest.raises(KeyboardInterrupt):
-        comparison.compare(PLAN, lambda _: None, path)
+    assert got[2:] == [("bad", 1e-2), ("own", 7e-3), ("last", 1e-2)]
 
 
 @pytest.mark.broad
