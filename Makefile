@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
 .PHONY: help demo test test-fast test-near test-study test-slow test-only-slow \
-	test-optimized test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
+	test-optimized test-aot test-floor test-frameworks lint format docs dist address bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
@@ -25,13 +25,18 @@ help:
 	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
+	@echo "make address    writes the address of the repository (pyproject.toml) into all texts"
 	@echo "make clean      deletes environments, caches and everything that was built"
 	@echo "make test-optimized, make test-aot  parts of make test-slow"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
+# pip says nothing for minutes while it downloads.
+installing = echo "installing $(2): up to $(1), some minutes the first time"
+
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optax_matrix needs Python >= 3.11: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call installing,1.5 GB,for tests and examples)
 	$(BIN)/python -m pip install -q -e '.[dev]'
 	@touch $@
 
@@ -82,12 +87,14 @@ CUDA_TESTS := $(addprefix $(STUDY_TESTS)/test_,account.py kernels_compile.py)
 CUDA_INSTALL = (test -x $(CUDA) || $(PYTHON) -m venv .venv-aot-cuda) && $(CUDA) -m pip install -q -e '.[aot-cuda,test]'
 
 test-aot:
+	@$(call installing,0.7 and 3 GB,the compilers of TPUs and CUDA)
 	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow $(AOT_TESTS); \
 	else echo "$(AOT_TESTS) skipped: the TPU compiler could not be installed"; fi
 	@if $(CUDA_INSTALL); then $(CUDA) -m pytest -q -m slow $(CUDA_TESTS); \
 	else echo "$(CUDA_TESTS) skipped: the CUDA compiler could not be installed"; fi
 
 bench-aot:
+	@$(call installing,0.7 and 3 GB,the compilers of TPUs and CUDA)
 	$(AOT_INSTALL)
 	$(AOT) -m examples.study aot
 	$(AOT) -m examples.study training
@@ -101,6 +108,7 @@ FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', '
 
 test-floor: pyproject.toml
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	@$(call installing,1.5 GB,the lowest versions)
 	.venv-floor/bin/python -m pip install -q -e . $$($(FLOORS))
 	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow" $(ALL_TESTS)
 
@@ -121,6 +129,7 @@ DOCS_MADE := $(addprefix .docs/,_build api gallery jupyter_execute notebooks res
 
 docs: pyproject.toml
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@$(call installing,1 GB,for the documentation)
 	.venv-docs/bin/python -m pip install -q -e '.[docs]'
 	rm -rf $(DOCS_MADE)
 	.venv-docs/bin/python -m sphinx -q -W --keep-going .docs .docs/_build
@@ -128,12 +137,17 @@ docs: pyproject.toml
 # The wheel is built from the sdist.
 dist: pyproject.toml
 	test -x .venv-build/bin/python || $(PYTHON) -m venv .venv-build
+	@$(call installing,a few MB,to build)
 	.venv-build/bin/python -m pip install -q build
 	rm -rf dist .venv-dist
 	.venv-build/bin/python -m build --outdir dist
 	$(PYTHON) -m venv .venv-dist
+	@$(call installing,0.5 GB,the wheel in a clean environment)
 	.venv-dist/bin/python -m pip install -q dist/*.whl
 	.venv-dist/bin/python -I .ci/installed.py dist
+
+address:
+	$(PYTHON) .ci/address.py
 
 bench: $(STAMP)
 	$(BIN)/python -m examples.study step

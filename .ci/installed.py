@@ -1,5 +1,6 @@
 """Tries the installed package, and looks into the wheel and the sdist."""
 
+import importlib
 import sys
 import tarfile
 import zipfile
@@ -10,6 +11,8 @@ import jax.numpy as jnp
 
 import optax_matrix as om
 
+ADAPTERS = "optax_matrix.adapters"
+
 
 def main(dist: Path) -> None:
     """Raises an error if the package or one of its archives is not complete."""
@@ -19,6 +22,9 @@ def main(dist: Path) -> None:
     tx, params = om.muoneq(1e-3), {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}
     updates, _ = tx.update(params, tx.init(params), params)
     assert all(bool(jnp.isfinite(x).all()) for x in updates.values())
+
+    assert not [name for name in sys.modules if name.startswith(ADAPTERS)]
+    assert importlib.import_module(f"{ADAPTERS}.nanodo").base_optimizer
 
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}

@@ -6,8 +6,10 @@ from typing import NamedTuple
 import runs
 
 from examples.study.bench.statistics import Row
+from examples.study.equal import statistics as equal
 from examples.study.report.markup import Markup, joined, tag
 from examples.study.report.svg import Chart
+from optax_matrix.diagnostics import method_style
 
 FROM = 0.25  # The share of the steps that is left out: losses fall too far there.
 FLOOR = 1e-3  # Of relative singular values; smaller ones are below the chart.
@@ -15,12 +17,59 @@ _SIZE = (300, 230)
 
 
 class Line(NamedTuple):
-    """A line of a chart, and what the legend says of it."""
+    """A line of a chart, and what the legend says of it.
+
+    Its style is ``reference``, ``reference dashed``, or the name of a method, whose
+    color it has in every figure.
+    """
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
     style: str
+
+    def look(self) -> dict[str, str]:
+        """Attributes of its path."""
+        if self.style.startswith("reference"):
+            return {"class_": f"line {self.style}"}
+        color = method_style(self.style)["color"]
+        return {"class_": "line method", "style": f"--method: {color}"}
+
+
+def against_tuned(method: str) -> str:
+    """A chart for each task of equal budgets; may be empty."""
+    return _side_by_side(
+        _pair(task, *found) for task, found in runs.equal_rows(method).items()
+    )
+
+
+def _pair(task: str, ours: equal.Row, adamw: equal.Row) -> Markup:
+    rows = {"adamw, tuned": (adamw, "reference"), ours.entry.method: (ours, None)}
+    lines = [
+        Line(
+            f"{name} {row.losses.mean():.3f}",
+            row.steps.tolist(),
+            row.curves.mean(0).tolist(),
+            style or ours.entry.method,
+        )
+        for name, (row, style) in rows.items()
+    ]
+    what = f"Test loss on {task} by step: " + "; ".join(
+        f"{name} ends at {row.curves.mean(0)[-1]:.3f}"
+        for name, (row, _) in rows.items()
+    )
+    return _figure(task, _chart(lines), lines, what)
+
+
+def _chart(lines: Sequence[Line]) -> Chart:
+    """Axes for losses by step, whose height is that of the later steps."""
+    late = [
+        loss
+        for line in lines
+        for step, loss in zip(line.xs, line.ys, strict=True)
+        if step >= FROM * line.xs[-1]
+    ]
+    return Chart((0, lines[-1].xs[-1]), (min(late), max(late)), size=_SIZE)
 
 
 def curves(method: str) -> str:
@@ -36,22 +85,15 @@ def _losses(task: str, method: str, found: Row) -> Markup:
     rows = [("adamw", runs.adamw(task), "reference")]
     if task != "shakespeare":
         rows.append(("adamw, tuned", runs.adamw(task, "tuned"), "reference dashed"))
-    rows.append((method, found, "c0"))
+    rows.append((method, found, method))
     lines = [
         Line(f"{title} {row.loss:.3f}", row.steps, row.curve, style)
         for title, row, style in rows
     ]
-    late = [
-        loss
-        for line in lines
-        for step, loss in zip(line.xs, line.ys, strict=True)
-        if step >= FROM * line.xs[-1]
-    ]
-    chart = Chart((0, found.steps[-1]), (min(late), max(late)), size=_SIZE)
     what = f"Validation loss on {task} by step: " + "; ".join(
         f"{title} ends at {row.curve[-1]:.3f}" for title, row, _ in rows
     )
-    return _figure(task, chart, lines, what)
+    return _figure(task, _chart(lines), lines, what)
 
 
 def spectra(method: str) -> str:
@@ -60,12 +102,12 @@ def spectra(method: str) -> str:
     update = {
         "gradient": (ours.gradient, "reference dashed"),
         "adamw": (adamw.update, "reference"),
-        method: (ours.update, "c0"),
+        method: (ours.update, method),
     }
-    change = {"adamw": (adamw.change, "reference"), method: (ours.change, "c0")}
+    change = {"adamw": (adamw.change, "reference"), method: (ours.change, method)}
     weights = {
         "before training": (ours.first, "reference dashed"),
-        "after training": (ours.last, "c0"),
+        "after training": (ours.last, method),
     }
     relative = {"y": (FLOOR, 1.0), "log": True}
     absolute = {"y": (0.0, max(ours.first[0], ours.last[0]))}
@@ -101,13 +143,13 @@ def _side_by_side(figures: Iterable[Markup]) -> str:
 def _figure(title: str, chart: Chart, lines: Sequence[Line], what: str) -> Markup:
     """A chart with its lines and legend; ``what`` is for those who cannot see it."""
     for line in lines:
-        chart.line(line.xs, line.ys, line.label, class_=f"line {line.style}")
-    legend = [tag("li", _swatch(line.style), line.label) for line in lines]
+        chart.line(line.xs, line.ys, line.label, **line.look())
+    legend = [tag("li", _swatch(line), line.label) for line in lines]
     caption = tag("figcaption", title, tag("ul", *legend, class_="legend"))
     return tag("figure", chart.drawn(what), caption, class_="chart")
 
 
-def _swatch(style: str) -> Markup:
-    line = tag("path", d="M0 6H28", class_=f"line {style}")
-    drawn = tag("svg", line, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
+def _swatch(line: Line) -> Markup:
+    path = tag("path", d="M0 6H28", **line.look())
+    drawn = tag("svg", path, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
     return joined(drawn, " ")

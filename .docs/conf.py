@@ -32,7 +32,7 @@ extensions = [
     "progress",
     "whole",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "results/rates.md"]
+exclude_patterns = ["_build", "jupyter_execute", "results/rates.md", "methods.md"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no link.
 

@@ -1,4 +1,4 @@
-"""What the README, `when.toml` and pyproject say, for pages. It needs no Sphinx."""
+"""What `methods.md`, `when.toml` and pyproject say, for pages. It needs no Sphinx."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ FIVE = {  # The papers that the library was written for.
 
 
 class Facts(NamedTuple):
-    """A row of the README's table, as reStructuredText."""
+    """A row of `methods.md`, as reStructuredText."""
 
     chain: str
     state: str
@@ -32,12 +32,12 @@ class Facts(NamedTuple):
 
 
 def methods() -> dict[str, Facts]:
-    """The README's table by method."""
+    """The table of all methods by name."""
     return {name: Facts(*map(from_markdown, cells)) for name, *cells in _rows()}
 
 
 def _rows() -> list[tuple[str, ...]]:
-    return _ROW.findall((ROOT / "README.md").read_text())
+    return _ROW.findall((HERE / "methods.md").read_text())
 
 
 def papers() -> Table:

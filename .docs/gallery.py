@@ -1,6 +1,6 @@
 """A page per method: paper, chain, state, formula, runs, arguments.
 
-Paper, chain and state come from the README's table, formula and arguments from the
+Paper, chain and state come from `methods.md`, formula and arguments from the
 docstring, curves, spectra and rates from the committed runs, and when to take a method
 from `when.toml`. Nothing is typed twice.
 """
@@ -49,9 +49,14 @@ def write_pages(app: Any) -> None:
 def _index(table: dict[str, facts.Facts]) -> str:
     lines = [
         title("Gallery of methods"),
-        "Each page has the formula, the chain of blocks, the state, the paper, curves,",
-        "spectra and rates of the committed runs, and all arguments. :doc:`Choose a",
-        "method </guides/choose>` says which one to begin with.",
+        "Each page has the formula, the chain of blocks, the state, the paper, the",
+        "comparison with a tuned AdamW, spectra, and all arguments. The first study,",
+        "whose AdamW has one rate, is at the end of each page. :doc:`Choose a method",
+        "</guides/choose>` says which one to start with.",
+        "",
+        "``om.<name>(learning_rate, ...)`` optimizes a whole parameter tree: matrices",
+        "by the method, all other leaves by AdamW or by what ``other=`` gives.",
+        "``om.scale_by_<name>(...)`` is the method alone, for chains.",
         "",
         title("The five papers", "-"),
     ]
@@ -111,6 +116,7 @@ def _page(
     ]
     if alone := public.get(f"optax_matrix.recipes.scale_by_{name}"):
         lines += [title("The method alone, for chains", "-"), entry(alone)]
+    lines += measured.first_study(name)
     return "\n".join(lines) + "\n"
 
 

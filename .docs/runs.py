@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator
 
 import facts
-from rst import Table
+from rst import Table, from_markdown
 
 import optax_matrix as om
 from examples.study.bench import results, spectra as measured, times
@@ -20,6 +20,13 @@ from examples.study.bench.methods import OWN_RATES
 from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
 from examples.study.bench.studies import STUDIES, tuned
 from examples.study.bench.tasks import MAIN
+from examples.study.equal import (
+    front,
+    protocol as equal_protocol,
+    space,
+    statistics as equal_statistics,
+    table as equal,
+)
 
 METHODS = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
 
@@ -123,7 +130,66 @@ def _in_order(found: dict[str, Row]) -> Iterator[Row | None]:
     return (found.get(task) for task in MAIN)
 
 
+def choices() -> Table:
+    """What a reader wants, the methods for it, and what they cost."""
+    body = [
+        [wanted, " or ".join(map(_link, methods)), *costs]
+        for wanted, methods, *costs in front.choices()
+    ]
+    body.append(["something else", ":doc:`all methods </gallery/index>`", "", ""])
+    return Table(front.CHOICE_HEADINGS, body)
+
+
+def equal_budgets() -> Table:
+    """Every method that was tuned with the same budget as AdamW."""
+    headings, body = _parsed(equal.summary(_equal_runs()))
+    linked = [[_linked(name), *cells] for name, *cells in body]
+    return Table(headings, linked)
+
+
+@functools.cache
+def _equal_runs() -> equal_protocol.Results:
+    return equal.read()
+
+
+def equal_rows(method: str) -> dict[str, tuple[equal_statistics.Row, ...]]:
+    """The rows of a method and of AdamW, by task, at the first length."""
+    found = {}
+    for task in MAIN if method in space.METHODS else ():
+        names = method, REFERENCE
+        entries = [equal_protocol.Entry(task, name) for name in names]
+        if method in space.methods(task):
+            pair = [equal_statistics.row(e, _equal_runs()) for e in entries]
+            if all(pair):
+                found[task] = tuple(filter(None, pair))
+    return found
+
+
+def _linked(cell: str) -> str:
+    name = cell.strip("`")
+    return _link(name) if name in METHODS else f"``{name}``"
+
+
+def _parsed(markdown: str) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a table in Markdown."""
+    split = lambda line: [cell.strip() for cell in line.strip("|").split("|")]
+    headings, _, *body = map(split, markdown.splitlines())
+    return headings, body
+
+
 # Tables of one method.
+
+
+def of_equal_budgets(method: str) -> Table:
+    """A method against AdamW with equal budgets, a row for each task and length."""
+    headings, body = _parsed(equal.summary(_equal_runs()))
+    found = {name.strip("`"): cells for name, *cells in body}
+    if method not in space.METHODS or method not in found:
+        return Table(("runs", "against AdamW"), [])
+    pairs = zip(headings[1:-2], found[method], strict=False)
+    return Table(
+        ("runs", "against AdamW"), [[run, cell] for run, cell in pairs if cell]
+    )
 
 
 def of_study(method: str) -> Table:
@@ -165,8 +231,14 @@ def _link(method: str) -> str:
 
 TABLES: dict[str, Callable[[], Table]] = {  # For the directive of `tables`.
     "rates-by-length": rates_by_length,
+    "choices": choices,
     "costs": costs,
+    "equal-budgets": equal_budgets,
     "papers": facts.papers,
     "versions": facts.versions,
     "when": facts.when,
+}
+TEXTS: dict[str, Callable[[], str]] = {
+    "front-caption": lambda: from_markdown(front.caption(equal.read())),
+    "front-expect": lambda: from_markdown(front.expect(equal.read())),
 }

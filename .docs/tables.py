@@ -1,4 +1,4 @@
-"""``.. table-of:: costs`` is a table of `runs.TABLES`."""
+"""``.. table-of:: costs`` is a table of `runs.TABLES`, ``.. text-of::`` a text."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Registers the directive."""
+    """Registers the directives."""
     app.add_directive("table-of", TableOf)
+    app.add_directive("text-of", TextOf)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -21,3 +22,13 @@ class TableOf(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Parses the table."""
         return self.parse_text_to_nodes(runs.TABLES[self.arguments[0]]().rst())
+
+
+class TextOf(SphinxDirective):
+    """A text with numbers of the runs, by its name."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parses the text."""
+        return self.parse_text_to_nodes(runs.TEXTS[self.arguments[0]]())

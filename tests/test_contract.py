@@ -549,7 +549,7 @@ STATE_OF_A_MATRIX = {
 
 @pytest.mark.parametrize("name", STATE_OF_A_MATRIX)
 def test_state_size_is_the_papers(name):
-    """Elements per matrix, as the README's table says; step counts aside."""
+    """Elements per matrix, as `.docs/methods.md` says; step counts aside."""
     m, n = 12, 7
     params = {"kernel": jax.ShapeDtypeStruct((n, m), jnp.float32)}
     state = jax.eval_shape(RECIPES[name](LEARNING_RATE).init, params)

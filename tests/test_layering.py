@@ -46,7 +46,10 @@ THIRD_PARTY = {
     "weights": {"jax", "jaxtyping", "numpy", "optax"},
     "diagnostics": {"jax", "jaxtyping", "numpy", "optax"},
 }
-MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
+ADAPTERS = ROOT / "adapters"  # Above all others: they import the whole package.
+MODULES = sorted(
+    p for p in ROOT.rglob("*.py") if p.parent != ROOT and ADAPTERS not in p.parents
+)
 
 
 @functools.cache
@@ -74,6 +77,15 @@ def test_imports_go_one_way(path):
             assert rest[0] in allowed, f"{path} imports {name}"
         elif top not in sys.stdlib_module_names:
             assert top in THIRD_PARTY[package], f"{path} imports {name}"
+
+
+def test_nothing_imports_the_adapters():
+    """A framework is imported only by whoever imports its adapter."""
+    for path in ROOT.rglob("*.py"):
+        names = {name for name in _imported_names(path) if "adapters" in name}
+        own = "optax_matrix.weights._adapters"
+        assert all(name.startswith(own) for name in names), path
+    assert not [*_imported(ADAPTERS / "__init__.py")]
 
 
 def test_every_package_is_ruled():

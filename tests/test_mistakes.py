@@ -58,6 +58,21 @@ def test_two_blocks_are_one_chain():
         om.on_matrices(om.momentum(0.9), om.orthogonalize())
 
 
+NO_TREES = [om.muoneq(1e-2), optax.adamw(1e-3), om.muoneq, optax.adamw, jax.nn.relu]
+
+
+@pytest.mark.parametrize("given", NO_TREES, ids=lambda x: type(x).__name__)
+def test_describe_takes_parameters_and_names(given):
+    with pytest.raises(ValueError, match="`params` must be the parameters") as error:
+        om.describe(given)
+    assert "0x" not in str(error.value)
+    for argument in ("matrix", "other"):
+        said = f"`{argument}` must be the name to print, got \\w+; pass a text"
+        with pytest.raises(ValueError, match=said) as error:
+            om.describe(PARAMS, **{argument: given})
+        assert "0x" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "wrap", [lambda tx: tx, lambda tx: optax.chain(optax.clip(1.0), tx)]
 )

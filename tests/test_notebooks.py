@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 250_000  # bytes
 # Their pictures are still of 72 or 80 dots per inch: running them takes the longest.
 
-INSTALL = """SOURCE = "optax_matrix[notebooks]"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCE = f"optax_matrix[notebooks] @ git+{PROJECT['urls']['Repository']}"
+INSTALL = f"""SOURCE = "{SOURCE}"
 try:
     import optax_matrix as om
 except ModuleNotFoundError:
@@ -20,7 +23,7 @@ except ModuleNotFoundError:
         import optax_matrix as om
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "The package index does not have optax_matrix: upload the wheel that "
+            "optax_matrix could not be installed from SOURCE: upload the wheel that "
             "`make dist` builds, or find the address of the repository, and set SOURCE."
         ) from None
 """
@@ -51,21 +54,21 @@ def test_is_committed_executed(path):
 
 
 @every_notebook
-def test_says_what_to_do_where_the_index_lacks_the_package(path):
-    """The first cell names its source once; it is the same in all notebooks."""
+def test_says_what_to_do_where_the_package_cannot_be_installed(path):
+    """The first cell names its source once: the address that pyproject.toml has."""
     first = _code(path)[0]
     assert first.count(INSTALL) == 1
     assert first.count("SOURCE = ") == 1
 
 
 def test_the_first_cell_without_the_package(monkeypatch):
-    """It tries the index, and says in one sentence what to do."""
+    """It tries the address, and says in one sentence what to do."""
     tried = []
     cell = INSTALL.replace('%pip install -q "$SOURCE"', "tried.append(SOURCE)")
     monkeypatch.setitem(sys.modules, "optax_matrix", None)
     with pytest.raises(ModuleNotFoundError, match=r"`make dist` builds.* set SOURCE"):
         exec(cell, {"tried": tried})
-    assert tried == ["optax_matrix[notebooks]"]
+    assert tried == [SOURCE]
 
 
 @every_notebook

@@ -80,6 +80,67 @@ def test_tables_are_full():
         assert widths == {len(table.headings)}, name
     linked = lambda table: re.findall(r"</gallery/(\w+)>", table.rst())
     assert linked(runs.costs()) == RECIPES
+    assert len(linked(runs.equal_budgets())) == 11
+
+
+@pytest.mark.broad
+def test_charts_of_equal_budgets_end_at_the_losses_of_the_runs():
+    import charts
+    import runs
+
+    drawn, rows = charts.against_tuned("muoneq"), runs.equal_rows("muoneq")
+    assert drawn.count("<figure") == len(rows) == 3
+    for ours, adamw in rows.values():
+        assert f"muoneq {ours.losses.mean():.3f}" in drawn
+        assert f"adamw, tuned {adamw.losses.mean():.3f}" in drawn
+    assert charts.against_tuned("kron") == ""
+
+
+@pytest.mark.broad
+def test_charts_have_the_colors_of_the_methods():
+    import charts
+
+    for name in ("muoneq", "soap"):
+        color = om.diagnostics.method_style(name)["color"]
+        for drawn in (charts.against_tuned(name), charts.curves(name)):
+            assert f"--method: {color}" in drawn
+            assert {*re.findall(r"--method: (#\w+)", drawn)} == {color}
+
+
+@pytest.mark.broad
+def test_equal_budgets_come_first():
+    """On pages of methods, in the guide that chooses, and on their own page."""
+    import gallery
+    import runs
+
+    public = {item.path: item for item in gallery.names.public_names()}
+    table = gallery.facts.methods()
+    for name in ("muoneq", "kron"):
+        page = gallery._page(name, "", table[name], public)
+        titles = re.findall(r"^(.+)\n-+$", page, re.MULTILINE)
+        assert titles.index("Against a tuned AdamW") < titles.index("Arguments")
+        assert titles[-1] == "Appendix: the first study"
+    guide = (DOCS / "guides" / "choose.rst").read_text()
+    assert guide.index("table-of:: equal-budgets") < guide.index("table-of:: costs")
+    assert guide.index("Appendix: the first study") < guide.index("table-of:: costs")
+    page = (ROOT / "examples/study/pages/equal.md").read_text()
+    assert page.index("![") < page.index("equal_summary") < page.index("## How it")
+    of_home = (DOCS / "index.rst").read_text()
+    assert "table-of:: costs" not in of_home
+    assert len(runs.of_equal_budgets("muoneq").rows) == 7
+
+
+def test_texts_of_runs_are_those_of_the_readme():
+    import runs
+
+    from examples.study.equal import front
+
+    readme = (ROOT / "README.md").read_text()
+    for name, make in (("caption", front.caption), ("expect", front.expect)):
+        assert make(front.read()) in readme, "study bench table --write"
+        assert f".. text-of:: front-{name}" in (DOCS / "index.rst").read_text()
+        assert runs.TEXTS[f"front-{name}"]().count("``") == 2
+    assert front.is_current(front.read()), "study bench table --write"
 
 
 @pytest.mark.broad
@@ -114,14 +175,14 @@ def test_pages_show_what_was_run_and_say_what_was_not():
     for name in RECIPES:
         for has, part in (
             (name in runs.spectra(), measured.spectrum(name)),
-            (bool(runs.of_study(name).rows), measured.losses(name)),
+            (bool(runs.of_study(name).rows), measured.first_study(name)),
         ):
             text = "\n".join(part)
             assert ("<figure" in text, "Not run yet: ``python" in text) == (
                 has,
                 not has,
             )
-    for part in (measured.losses("no_such"), measured.spectrum("no_such")):
+    for part in (measured.first_study("no_such"), measured.spectrum("no_such")):
         assert "Not run yet: ``python -m examples.study bench " in "\n".join(part)
 
 
@@ -158,13 +219,14 @@ def test_links_between_pages_and_tables_exist(page):
     made = {f"/gallery/{name}" for name in (*RECIPES, "index")}
     made |= {f"/results/{name}" for name in (*copies.RESULTS, "index")}
     made |= {f"/notebooks/{path.stem}" for path in copies.NOTEBOOKS}
-    made |= {"/notebooks/index", "/api/index", "/catalogue"}
+    made |= {"/notebooks/index", "/api/index", "/catalogue", "/releases"}
     for target in re.findall(r":doc:`(?:[^`<]*<)?([^`<>]+)>?`", text):
         below = DOCS if target.startswith("/") else page.parent
         path = (below / target.strip("/")).resolve()
         name = f"/{path.relative_to(DOCS)}"
         assert name in made or path.with_suffix(".rst").exists(), target
     assert set(re.findall(r"\.\. table-of:: (\S+)", text)) <= set(runs.TABLES)
+    assert set(re.findall(r"\.\. text-of:: (\S+)", text)) <= set(runs.TEXTS)
 
 
 def test_the_version_is_the_same_everywhere():

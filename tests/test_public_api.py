@@ -127,7 +127,7 @@ def _texts_for_users():
     yield from (ROOT / ".docs" / "guides").glob("*.rst")
     yield from (ROOT / "notebooks").glob("*.ipynb")
     yield from (ROOT / "examples").glob("*.py")
-    yield from (ROOT / "examples" / "adapters").glob("*.py")
+    yield from (ROOT / "optax_matrix" / "adapters").glob("*.py")
 
 
 def test_names_at_the_top_are_those_that_users_read():

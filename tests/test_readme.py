@@ -1,6 +1,12 @@
-"""The README is short, its code runs as it stands, and its links lead somewhere."""
+"""The README is one screen, its code runs as it stands, and its links lead somewhere.
+
+With it the home page of the documentation, which has a complete run, and the table of
+all methods, which both link.
+"""
 
 import ast
+import functools
+import inspect
 import os
 import re
 import subprocess
@@ -8,39 +14,34 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
+from flax import nnx
 
 import optax_matrix as om
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-NAMES = ["quick start", "own method", "sharded models"]
+HOME = (ROOT / ".docs" / "index.rst").read_text()
+TABLE = (ROOT / ".docs" / "methods.md").read_text()
 SCRIPT = ast.parse((ROOT / "examples" / "quickstart.py").read_text())
 
 
-def _after(block, more, tmp_path):
-    """What a fresh process prints that runs a block, and then some more."""
-    file = tmp_path / "block.py"
-    file.write_text(f"{block}\n{more}")
-    environment = {k: x for k, x in os.environ.items() if k != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", file],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_it_is_read_in_five_minutes():
-    prose = [line for line in README.splitlines() if not line.startswith("|")]
-    assert len(prose) <= 160, "shorten the README; rows of its tables do not count"
-    assert len(BLOCKS) == len(NAMES)
+def test_it_is_one_screen_with_everything_on_it():
+    assert len(README.splitlines()) <= 110
+    assert README.count("![") == 1
+    parts = re.findall(r"^## (.*)$", README, re.MULTILINE)
+    assert parts == [
+        *("Install", "Change two lines", "Tune one number", "What to expect"),
+        *("Which method", "What it does", "Where to go next"),
+    ]
+    doors = re.findall(r"^- \*\*(Train|Scale|Research)\.\*\*", README, re.MULTILINE)
+    assert doors == ["Train", "Scale", "Research"]
 
 
 def test_linked_files_exist():
@@ -50,84 +51,108 @@ def test_linked_files_exist():
     assert not [link for link in links if not (ROOT / link).exists()]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=NAMES)
-def test_blocks_import_what_the_install_line_installs(block):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert "pip install '.[examples]'" in README
-    extra = project["optional-dependencies"]["examples"]
+def test_it_counts_the_methods():
+    """Four are named, and all others counted, as on the home page."""
+    count = sum(map(len, om.recipes.METHODS.values()))
+    for text in (README, HOME):
+        assert f"Muon, SOAP, ARO and {count - 3} more matrix optimizers" in text
+
+
+def test_numbers_that_no_run_has_are_those_of_the_package():
+    lowest = dict(x.split(">=") for x in PROJECT["dependencies"] if ">=" in x)
+    says = f"JAX {lowest['jax']} or later and optax {lowest['optax']} or later"
+    assert says in " ".join(README.split())
+    decay = om.muoneq.__wrapped__ if hasattr(om.muoneq, "__wrapped__") else om.muoneq
+    default = inspect.signature(decay).parameters["weight_decay"].default
+    adamw = inspect.signature(optax.adamw).parameters["weight_decay"].default
+    assert f"(`muoneq` {default:g}" in README
+    assert float(re.search(r"`optax.adamw` ([\de-]+)\)", README)[1]) == adamw
+
+
+def test_every_other_number_is_made_from_runs():
+    """Outside of generated blocks are rates of the example, versions, and counts."""
+    text = re.sub(r"<!-- bench: .*?<!-- /bench -->", "", README, flags=re.DOTALL)
+    text = re.sub(r"\(http\S+\)|```bibtex.*?```", "", text, flags=re.DOTALL)
+    rule = (ROOT / ".docs" / "rate_rule.txt").read_text().strip()
+    assert rule in text
+    numbers = re.findall(r"(?<![\w.])\d[\d.e-]*", text.replace(rule, ""))
+    known = {"3.11", "3.13", "0.8.1", "0.2.6", "0.1", "1e-4", "3e-3", "6e-3", "37"}
+    known.add("2.0.")  # Of the license.
+    assert not {*numbers} - known
+
+
+@pytest.mark.broad
+def test_changed_lines_make_an_optimizer():
+    (block,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
+    new = "\n".join(line[1:] for line in block.splitlines() if line[0] != "-")
+    old = "\n".join(line[1:] for line in block.splitlines() if line[0] == "-")
+    scope = {"optax": optax, "nnx": nnx, "model": nnx.Linear(4, 8, rngs=nnx.Rngs(0))}
+    scope["schedule"] = lambda peak: optax.cosine_decay_schedule(peak, 10)
+    exec(old, scope)
+    before = scope["tx"]
+    exec(new, scope)
+    assert scope["tx"] is not before
+    grads = jax.tree.map(jnp.ones_like, nnx.state(scope["model"], nnx.Param))
+    old_bias = scope["model"].bias[...]
+    scope["optimizer"].update(scope["model"], grads)
+    step = scope["model"].bias[...] - old_bias
+    assert jnp.allclose(step, -3e-3, rtol=1e-3)  # The second rate, by AdamW.
+
+
+def test_words_of_the_text_exist():
+    code = re.findall(r"\b(om\.[\w.]*\w)", README)
+    assert {"om.describe", "om.matrices.by_use", "om.owners"} <= {*code}
+    for name in code:
+        functools.reduce(getattr, name.split(".")[1:], om)
+
+
+# The home page of the documentation has the complete run.
+
+
+def test_home_has_the_install_line_and_the_script():
+    assert 'pip install "optax_matrix[examples] @ git+' in HOME
+    assert 'pip install "optax_matrix[examples] @ git+' in README
+    assert ".. literalinclude:: ../examples/quickstart.py" in HOME
+    assert "examples/quickstart.py" in README
+
+
+def test_the_script_imports_what_the_install_line_installs():
+    extra = PROJECT["optional-dependencies"]["examples"]
     installed = {
         re.match(r"[\w-]+", requirement)[0].replace("-", "_")
-        for requirement in [*project["dependencies"], *extra, project["name"]]
+        for requirement in [*PROJECT["dependencies"], *extra, PROJECT["name"]]
     }
-    nodes = [x for x in ast.walk(ast.parse(block)) if isinstance(x, ast.Import)]
-    names = {alias.name for node in nodes for alias in node.names}
-    froms = [x for x in ast.walk(ast.parse(block)) if isinstance(x, ast.ImportFrom)]
-    names |= {node.module for node in froms}
+    nodes = [*ast.walk(SCRIPT)]
+    names = {a.name for x in nodes if isinstance(x, ast.Import) for a in x.names}
+    names |= {x.module for x in nodes if isinstance(x, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= installed
 
 
-def test_the_quick_start_is_the_script():
-    """Statement by statement, but for docstrings and the guard of the last ones."""
-    *body, main = SCRIPT.body[1:]
-    assert isinstance(main, ast.If)
-    for function in (x for x in body if isinstance(x, ast.FunctionDef)):
-        if ast.get_docstring(function):
-            del function.body[0]
-    script = [ast.unparse(node) for node in (*body, *main.body)]
-    assert [ast.unparse(node) for node in ast.parse(BLOCKS[0]).body] == script
-
-
 @pytest.mark.broad
-def test_quick_start_wins(tmp_path):
-    """It prints the losses that the README shows, and MuonEq's is the smaller one."""
-    more = """
-model, batch = autoencoder(nnx.Rngs(0)), batch(jax.random.key(0))
-rule = om.matrices.by_use(loss, model, batch)
-print(rule)
-tx = om.muoneq(1e-2, dimension_numbers=rule)
-"""
-    assert more.splitlines()[2] in README
-    printed = _after(BLOCKS[0], more, tmp_path).splitlines()
-    printed, table = printed[:2], printed[2:]
-    shown = re.findall(r"`(AdamW|MuonEq) +(0\.\d+)`", README)
+def test_the_complete_run_prints_what_home_shows():
+    """MuonEq's loss is the smaller one."""
+    shown = re.findall(r"^   (AdamW|MuonEq) +(0\.\d+)$", HOME, re.MULTILINE)
     assert [name for name, _ in shown] == ["AdamW", "MuonEq"]
-    losses = [float(line.split()[1]) for line in printed]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "examples.quickstart"],
+        cwd=ROOT,
+        env={k: x for k, x in os.environ.items() if k != "XLA_FLAGS"}
+        | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert losses == pytest.approx([float(loss) for _, loss in shown], rel=0.05)
     assert losses[1] < 0.8 * losses[0]
-    assert table[0].split() == ["leaf", "shape", "use", "verdict"]
-    verdicts = {line.split()[0]: line.split("  ")[-1] for line in table[1:]}
-    assert verdicts["layers/2/kernel"].startswith("matrix (0, 1")
-    assert verdicts["layers/6/kernel"].startswith("last layer")
-
-
-@pytest.mark.broad
-def test_own_method(tmp_path):
-    more = """
-import jax.numpy as jnp
-params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
-updates, _ = tx.update(params, tx.init(params), params)
-print(float(jnp.sqrt(jnp.mean(updates["kernel"] ** 2))), *updates["bias"].tolist())
-"""
-    rms, *bias = map(float, _after(BLOCKS[1], more, tmp_path).split())
-    assert rms == pytest.approx(0.2 * 3e-3, rel=1e-3)
-    assert bias == pytest.approx([-3e-3] * 5, rel=1e-3)  # Adam's first step.
-
-
-@pytest.mark.broad
-def test_sharded_models(tmp_path):
-    more = """
-assert jax.typeof(updates["kernel"]) == jax.typeof(params["kernel"])
-stacks = [x for x in jax.tree.leaves(opt_state) if x.ndim == 3]
-print(len(jax.devices()), *{x.sharding.spec[0] for x in stacks})
-"""
-    printed = _after(BLOCKS[2], more, tmp_path)
-    assert printed == "8 ('fsdp', 'tp')\n"
 
 
 def test_table_has_every_recipe_in_its_group():
     line = re.compile(r"^\| (?:`(\w+)` \| .* \| \[|\*\*(.+)\*\* \|)", re.MULTILINE)
     found = {}
-    for method, group in line.findall(README):
+    for method, group in line.findall(TABLE):
         if group:
             found[group] = names = []
         else:

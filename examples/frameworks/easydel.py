@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 
 import optax_matrix as om
-from examples.adapters import easydel as adapter
 from examples.frameworks import _trial
+from optax_matrix.adapters import easydel as adapter
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 64, 32, 2, 8, 16
 

@@ -13,8 +13,8 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.adapters import equinox_rule
 from examples.frameworks import _trial
+from optax_matrix.adapters import equinox_rule
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 64, 32, 2, 8, 16
 RULE = equinox_rule.rule("^head/")

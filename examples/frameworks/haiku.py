@@ -16,8 +16,8 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.adapters import haiku_rule
 from examples.frameworks import _trial
+from optax_matrix.adapters import haiku_rule
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 64, 32, 4, 8, 16
 RULE = haiku_rule.rule("decoder/linear")  # The head has no name of its own.

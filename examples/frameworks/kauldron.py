@@ -20,8 +20,8 @@ from examples.frameworks import _trial
 with konfig.imports():
     from kauldron import kd
 
-    from examples.adapters import kauldron as adapter
     from examples.frameworks import kauldron as here
+    from optax_matrix.adapters import kauldron as adapter
 
 VOCABULARY, WIDTH, LAYERS, HEADS, BATCH, LENGTH = 64, 32, 2, 4, 8, 16
 LAYER = {

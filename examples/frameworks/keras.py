@@ -8,8 +8,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 import keras
 import numpy as np
 
-from examples.adapters.keras_optimizer import RULE, Matrix, by_use
 from examples.frameworks import _trial
+from optax_matrix.adapters.keras_optimizer import RULE, Matrix, by_use
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 64, 32, 2, 8, 16
 

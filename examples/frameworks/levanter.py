@@ -20,8 +20,8 @@ from levanter.trainer import Trainer, initialize
 from levanter.trainer_state import trainables_only
 
 import optax_matrix as om
-from examples.adapters.levanter import register
 from examples.frameworks import _trial, losses as _losses
+from optax_matrix.adapters.levanter import register
 
 VOCABULARY, BATCH, LENGTH = 64, 8, 16
 

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import optax_matrix as om
-from examples.adapters.maxtext import axes_by_name, by_use, use
 from examples.frameworks import _trial, losses as text
+from optax_matrix.adapters.maxtext import axes_by_name, by_use, use
 
 VOCABULARY, BATCH, LENGTH = 64, 8, 32
 

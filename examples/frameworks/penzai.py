@@ -15,8 +15,8 @@ from penzai.models.transformer.variants import llamalike_common as llama
 from penzai.toolshed import basic_training, sharding_util
 
 import optax_matrix as om
-from examples.adapters import penzai_rule
 from examples.frameworks import _trial
+from optax_matrix.adapters import penzai_rule
 
 VOCABULARY, LAYERS, BATCH, LENGTH = 64, 2, 8, 16
 CONFIG = llama.LlamalikeTransformerConfig(

@@ -13,8 +13,8 @@ from tunix.sft import hooks, peft_trainer, utils as masks
 from tunix.utils import mesh as meshes
 
 import optax_matrix as om
-from examples.adapters import tunix as adapter
 from examples.frameworks import _trial
+from optax_matrix.adapters import tunix as adapter
 
 VOCABULARY, LAYERS, BATCH, LENGTH = 64, 2, 8, 16
 MODEL = ModelConfig(

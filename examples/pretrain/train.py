@@ -16,10 +16,9 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
+from examples.pretrain.bars import named_times
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.data import Data
@@ -253,8 +252,7 @@ def display(console: Console | None = None):
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}"),
         TextColumn("{task.fields[speed]} tok/s"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(elapsed_when_finished=False),
+        *named_times(),
     )
     with Progress(*columns, console=console) as progress:
         yield progress

@@ -39,7 +39,7 @@ def find(name: str, dimension_numbers: Any = None) -> Method:
             as its learning rate, or returns no optax transformation.
     """
     path, function, rest = _parts(name)
-    _, make = _function(path, function)
+    make = function_of(name)
     shown = f"{path}:{function}"
     takes = "dimension_numbers" in inspect.signature(make).parameters
 
@@ -61,6 +61,23 @@ def find(name: str, dimension_numbers: Any = None) -> Method:
     method = with_options(rest, {function: Method(build, keywords(make))})
     method(optax.constant_schedule(0.0))
     return method
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of a name.
+
+    Raises:
+        UserError: If there is none, or its first argument cannot be a learning rate.
+    """
+    path, function, _ = _parts(name)
+    _, make = _function(path, function)
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    first = next(iter(inspect.signature(make).parameters.values()), None)
+    if first is None or first.kind not in kinds:
+        raise UserError(
+            f"{path}:{function} must take the learning rate as its first argument."
+        )
+    return make
 
 
 def _parts(name: str) -> tuple[str, str, str]:

@@ -15,6 +15,8 @@ _COLORS = {
     "poet": "#7b3294",
     "normuon": "#7f7f00",
     "galore": "#7f7f7f",
+    "mousse": "#b2182b",
+    "fira": "#66a61e",
 }
 _OTHERS = "#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd"
 

@@ -57,12 +57,13 @@ file; ``recipes.METHODS`` has all recipes by group:
 >>> "Low rank" in om.recipes.METHODS
 True
 
-**Learning rates.** AdamW's best rate is rarely a method's best. With updates of AdamW's
-size, which most recipes have, begin at four times AdamW's rate for a small model, at
-AdamW's rate for one of 100 million parameters or more, and try factors of two from
-there. Where the size is the paper's own (`muon`, `racs`, `alice`, `galore`, `splus`),
-begin at the paper's rate, which the docstring has. ``examples/study/pages/rates.md``
-compares the papers' rates with the best ones of the study.
+**Learning rates.** Use two rates. Keep your AdamW rate for embeddings, norms and
+biases, and try 1, 2 and 4 times that rate for the weight matrices. From 100 million
+parameters on, use your AdamW rate for both. This holds for recipes whose updates are as
+large as those of AdamW, which are most. Where the size is another one (`muon`, `racs`,
+`alice`, `galore`, `splus`), start at the rate of the paper, which the docstring has.
+``examples/study/pages/rates.md`` compares the rates of the papers with the best ones of
+the study.
 
 **Weight decay.** The default rate is the paper's: 1, 0.1, 0.025, 0.01 or none, where
 `optax.adamw` has 1e-4. So a change of the method may change the decay; pass
@@ -212,7 +213,7 @@ METHODS = {
     ],
     "Orthogonal factors of the weights": [poet, oft],
 }
-"""The methods by group, as the README lists them; all but POET, OFT and MuonH have a
+"""The methods by group, as the gallery lists them; all but POET, OFT and MuonH have a
 ``scale_by_`` form. `create` finds them by name."""
 
 __all__ = [

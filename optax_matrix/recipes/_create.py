@@ -14,7 +14,7 @@ def create(
     """The recipe of a name, for configuration files.
 
     ``om.create("muoneq", 3e-3, b1=0.9)`` is ``om.muoneq(3e-3, b1=0.9)``. Names are
-    those of ``om.recipes.METHODS``, a dict from the groups of the README to their
+    those of ``om.recipes.METHODS``, a dict from the groups of the gallery to their
     recipes. All options may be what JSON, YAML and TOML hold: numbers, flags, lists in
     place of tuples, and words for kernels (``polar="polar_svd"``) and dtypes
     (``mu_dtype="bfloat16"``). Objects, such as schedules and placements, are passed

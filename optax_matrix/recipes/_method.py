@@ -10,12 +10,18 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import is_function
+from optax_matrix._paths import shown
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.tree import on_matrices
-from optax_matrix.tree.other_leaves import but_vectors, climbs, with_warning
+from optax_matrix.tree.other_leaves import (
+    but_vectors,
+    climbs,
+    running_statistics,
+    with_warning,
+)
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
@@ -127,8 +133,15 @@ def optimizer_of_tree(
 
 
 def _mistake_in_other_leaves(arguments: Arguments, leaves: Any) -> str | None:
-    """What is probably meant otherwise: an ascent, or half a schedule."""
+    """What is probably meant otherwise: statistics, an ascent, or half a schedule."""
     other, given = arguments["other"], arguments["other_learning_rate"]
+    if statistics := running_statistics(leaves):
+        return (
+            f"`params` should hold parameters alone, but {shown(statistics)} look like "
+            "the running statistics of a normalization, and the optimizer would change "
+            "them. Pass variables['params'] in Linen, or nnx.state(model, nnx.Param) "
+            "in NNX."
+        )
     rates = {"learning_rate": arguments["learning_rate"], "other_learning_rate": given}
     if other is not None and climbs(other, leaves):
         return (

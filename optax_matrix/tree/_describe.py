@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import optax
+
+from optax_matrix._arguments import is_function
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import doubts
@@ -34,6 +37,23 @@ class Row:
     optimizer: str
     why: str
     owners: str = ""
+
+
+def _refuse_what_is_no_tree(params: Any, **names: Any) -> None:
+    """Raises if an optimizer stands where its parameters or its name belong."""
+    if isinstance(params, optax.GradientTransformation) or is_function(params):
+        raise ValueError(
+            "`params` must be the parameters, or their shapes, got an optimizer or a "
+            "function; write describe(params, dimension_numbers), with the rule that "
+            "the optimizer has."
+        )
+    for argument, name in names.items():
+        if not isinstance(name, str):
+            given = getattr(name, "__name__", type(name).__name__)
+            raise ValueError(
+                f"`{argument}` must be the name to print, got {given}; pass a text, "
+                f"such as {argument}={given!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +102,9 @@ def describe(
         The rows, and the number of parameters that each optimizer has; `print` shows a
         table that ends with their shares.
 
+    Raises:
+        ValueError: If `params` is an optimizer, or `matrix` or `other` is not a name.
+
     Examples:
         >>> import jax.numpy as jnp
         >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
@@ -91,6 +114,7 @@ def describe(
         up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
         75% muoneq, 0% embeddings and heads, 25% adamw
     """
+    _refuse_what_is_no_tree(params, matrix=matrix, other=other)
     decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
     make = group_matrices if placement is None else placement.layout
     layout = make(leaves, views_of(decisions), max_batch, {})

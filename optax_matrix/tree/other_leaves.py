@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix._paths import map_named
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix._surroundings import here
 from optax_matrix.matrices.vectors import vectors_of
 
@@ -51,6 +51,27 @@ def but_vectors(tx: optax.GradientTransformation) -> optax.GradientTransformatio
         return map_named(pick, new, updates), state
 
     return optax.GradientTransformation(tx.init, update)
+
+
+def running_statistics(leaves: Any) -> list[str]:
+    """The leaves that a normalization averages, which are no parameters.
+
+    They are those of a collection ``batch_stats``, and a ``mean`` and ``var`` beside
+    the ``scale`` or ``bias`` of one layer.
+    """
+    found, names = [], named_leaves(leaves)
+    for path in names:
+        *scope, last = path.split("/")
+        beside = {name: "/".join([*scope, name]) in names for name in _OF_A_NORM}
+        is_average = last in ("mean", "var") and beside["mean"] and beside["var"]
+        if "batch_stats" in scope or (
+            is_average and (beside["scale"] or beside["bias"])
+        ):
+            found.append(path)
+    return found
+
+
+_OF_A_NORM = "mean", "var", "scale", "bias"
 
 
 def climbs(tx: optax.GradientTransformation, leaves: Any) -> bool:

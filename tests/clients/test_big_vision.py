@@ -15,7 +15,7 @@ from _registry import SHAPES, tree
 from clients._training import assert_close
 
 import optax_matrix as om
-from examples.adapters import big_vision
+from optax_matrix.adapters import big_vision
 
 SHAPES = {name: SHAPES[name] for name in ("wide", "square", "embed")}
 PARAMS, *STREAM = (tree(seed, shapes=SHAPES) for seed in range(3))

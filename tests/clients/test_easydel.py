@@ -16,7 +16,7 @@ pytest.importorskip("easydel")
 from easydel.infra.base_module import EasyDeLBaseModule
 from eformer.optimizers import OptimizerFactory, SchedulerConfig
 
-from examples.adapters import easydel as adapter
+from optax_matrix.adapters import easydel as adapter
 
 # eformer meets deprecations of JAX in its own code.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

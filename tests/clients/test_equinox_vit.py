@@ -9,7 +9,7 @@ import pytest
 from clients._training import RECIPES
 
 import optax_matrix as om
-from examples.adapters import equinox_rule
+from optax_matrix.adapters import equinox_rule
 
 DIM, PATCHES, CLASSES = 8, 4, 3
 RULE = equinox_rule.rule("^head/", "^positions")

@@ -8,7 +8,7 @@ import pytest
 from clients._training import NAMES, RECIPES, train
 
 import optax_matrix as om
-from examples.adapters import haiku_rule
+from optax_matrix.adapters import haiku_rule
 
 hk = pytest.importorskip("haiku")
 

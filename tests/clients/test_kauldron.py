@@ -17,7 +17,7 @@ from _registry import SHAPES, tree
 from clients._training import RECIPES, assert_close, update
 
 import optax_matrix as om
-from examples.adapters import kauldron
+from optax_matrix.adapters import kauldron
 
 SHAPES = {name: SHAPES[name] for name in ("wide", "square", "embed")}
 PARAMS, GRADS = tree(0, shapes=SHAPES), tree(1, shapes=SHAPES)
@@ -54,7 +54,7 @@ def test_a_static_step_takes_the_recipes_step(name, options):
 def test_a_configuration_builds_it():
     konfig = pytest.importorskip("kauldron.konfig")
     with konfig.imports():
-        from examples.adapters import kauldron as adapter
+        from optax_matrix.adapters import kauldron as adapter
     cfg = konfig.ConfigDict({"rate": 0.01})
     cfg.optimizer = adapter.optimizer("muoneq", cfg.ref.rate, mode="rowcol")
     cfg.optimizer.mode = "col"  # As a sweep does.

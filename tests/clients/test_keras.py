@@ -18,7 +18,7 @@ keras = pytest.importorskip("keras")
 if keras.backend.backend() != "jax":
     pytest.skip("Keras runs on another backend", allow_module_level=True)
 
-from examples.adapters.keras_optimizer import RULE, Matrix, by_use
+from optax_matrix.adapters.keras_optimizer import RULE, Matrix, by_use
 
 # Keras 3.15 meets a deprecation of NumPy 2 in its own code.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")

@@ -53,7 +53,7 @@ def levanter():
         for name in names:
             patch.setitem(sys.modules, name, sys.modules.get(name, config))
         patch.setitem(sys.modules, "levanter.optim.config", config)
-        yield importlib.import_module("examples.adapters.levanter"), config
+        yield importlib.import_module("optax_matrix.adapters.levanter"), config
 
 
 class Block(eqx.Module):

@@ -17,8 +17,8 @@ import haliax as hax
 from levanter.optim.config import OptimizerConfig
 
 import optax_matrix as om
-from examples.adapters.levanter import register
 from optax_matrix._paths import named_leaves
+from optax_matrix.adapters.levanter import register
 
 RULE = om.matrices.infer
 RATE, DECAY = 0.02, 0.25

@@ -20,7 +20,7 @@ from clients._training import assert_close, update
 from flax import nnx
 
 import optax_matrix as om
-from examples.adapters.maxtext import axes_by_name, use, with_keywords_of_muon
+from optax_matrix.adapters.maxtext import axes_by_name, use, with_keywords_of_muon
 
 LAYERS, EMBED, HEADS, DIM, MLP, EXPERTS = 3, 8, 2, 4, 6, 2
 numbers_of = optax.contrib.MuonDimensionNumbers

@@ -16,7 +16,7 @@ import pytest
 from clients._training import assert_close, update
 
 import optax_matrix as om
-from examples.adapters import nanodo
+from optax_matrix.adapters import nanodo
 
 D, HEADS, LENGTH, VOCAB, F = 8, 2, 6, 11, 16
 

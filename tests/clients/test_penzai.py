@@ -8,7 +8,7 @@ from optax_matrix.matrices.decisions import decide
 pz = pytest.importorskip("penzai.pz")
 llama = pytest.importorskip("penzai.models.transformer.variants.llamalike_common")
 
-from examples.adapters import penzai_rule
+from optax_matrix.adapters import penzai_rule
 
 CONFIG = llama.LlamalikeTransformerConfig(
     num_kv_heads=2,

@@ -14,7 +14,7 @@ from clients._training import RECIPES, assert_close
 from flax import nnx
 
 import optax_matrix as om
-from examples.adapters import tunix
+from optax_matrix.adapters import tunix
 
 TOKENS = np.random.default_rng(0).integers(0, 11, (8, 6))
 SCHEDULE = optax.linear_schedule(0.02, 0.0, 30)

@@ -294,7 +294,7 @@ def test_muons_rate_for_the_other_leaves_goes_with_the_scaling(
         np.testing.assert_allclose(updates["bias"], -expected, rtol=1e-5)
 
 
-# As the README says; all others have the learning rate of the matrices.
+# As `recipes` says; all others have the learning rate of the matrices.
 OTHER_RATES = {
     **{"scion": 50.0, "muonh": 3 / 13},
     **{"muon": 0.015, "racs": 0.05, "racs-corrected": 0.05, "splus": 0.001},

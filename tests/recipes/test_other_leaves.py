@@ -28,6 +28,35 @@ def said(tx, params=BOTH):
     return texts[0]
 
 
+NORM = {"scale": np.ones(8, np.float32), "bias": np.ones(8, np.float32)}
+AVERAGES = {"mean": np.ones(8, np.float32), "var": np.ones(8, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("tree", "first"),
+    [
+        (
+            {"params": {**BOTH, "norm": NORM}, "batch_stats": {"norm": AVERAGES}},
+            "batch",
+        ),
+        ({**BOTH, "norm": NORM | AVERAGES}, "norm/mean, norm/var"),
+    ],
+    ids=["Linen", "NNX"],
+)
+@pytest.mark.filterwarnings("ignore:Parameters read from names")
+@pytest.mark.broad
+def test_running_statistics_are_no_parameters(tree, first):
+    for group in om.recipes.METHODS.values():
+        for recipe in group:
+            with pytest.warns(UserWarning, match=f"but {first}.*nnx.Param"):
+                jax.eval_shape(recipe(0.01).init, tree)
+
+
+def test_a_mean_and_a_variance_that_are_learned_pass():
+    assert said(om.muoneq(0.01), {**BOTH, "latent": AVERAGES}) == []
+    assert said(om.muoneq(0.01), {**BOTH, "norm": NORM}) == []
+
+
 DESCENTS = {
     "adam": lambda: optax.adam(0.01),
     "warmup": lambda: optax.adamw(WARMUP),

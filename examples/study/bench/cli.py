@@ -1,20 +1,18 @@
 """The command line of the study."""
 
 import argparse
-import math
 import os
 import pathlib
 
 from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
 from examples.study.bench import results, spectra, times
-from examples.study.bench.comparison import all_methods, trial
+from examples.study.bench.comparison import all_methods
 from examples.study.bench.plot import draw
-from examples.study.bench.search import expected, had, is_finished
-from examples.study.bench.statistics import ranked
+from examples.study.bench.search import expected, is_finished
 from examples.study.bench.studies import STUDIES
-from examples.study.bench.table import NAMES, table, table_of, write
-from examples.study.bench.tasks import MAIN, TASKS
+from examples.study.bench.table import NAMES, table, write
+from examples.study.bench.tasks import MAIN
 from examples.study.bench.workers import run_all
 
 
@@ -41,19 +39,6 @@ def _parser():
 
     run = add("run", _run, "+")
     run.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    own = commands.add_parser("try", help=_try.__doc__, description=_try.__doc__)
-    own.set_defaults(command=_try)
-    known = "a function from learning rate to optimizer, as in my_module:make"
-    own.add_argument("functions", nargs="+", metavar="MODULE:FUNCTION", help=known)
-    own.add_argument("--tasks", nargs="+", type=_task, default=["books"])
-    known = "methods that are compared, besides AdamW"
-    own.add_argument("--against", nargs="*", default=["muon"], help=known)
-    known = "the middle of the first learning rates; default: AdamW's usual one"
-    own.add_argument("--rate", type=float, help=known)
-    own.add_argument("--results", type=pathlib.Path, default="runs/bench.jsonl")
-    known = "do not copy finished runs of named methods from the study's"
-    own.add_argument("--fresh", action="store_true", help=known)
-    own.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     show = add("table", _table, "*", _table_name)
     show.add_argument("--write", action="store_true", help="into the pages and README")
     clock = commands.add_parser("time", help=_time.__doc__, description=_time.__doc__)
@@ -96,33 +81,6 @@ def _run(options):
         while entries := _unfinished(study, options.results):
             _run_all(entries, options, command)
         print(table(study, results.read(options.results), options.results))
-
-
-def _try(options):
-    """Compares optimizers of your own with named methods."""
-    _check(options)
-    if options.results.resolve() == results.PATH.resolve():
-        raise UserError("--results must be a file of your own, not the study's.")
-    if options.rate is not None and not 0 < options.rate < math.inf:
-        raise UserError(f"--rate must be positive, got {options.rate}.")
-    tasks = {
-        task: trial(task, options.functions, options.against, options.rate)
-        for task in options.tasks
-    }
-    entries = [entry for found in tasks.values() for entry in found]
-    results.prepare(options.results)
-    if not options.fresh:
-        found = results.read()
-        wanted = set().union(*(had(entry, found) for entry in entries))
-        results.copy(wanted, options.results)
-    command = f"python -m examples.study bench try {' '.join(options.functions)}"
-    found = results.read(options.results)
-    if missing := [entry for entry in entries if not is_finished(entry, found)]:
-        _run_all(missing, options, command)
-    found = results.read(options.results)
-    for task, these in tasks.items():
-        print(f"{task}: {TASKS[task].title}\n")
-        print(f"{table_of(ranked(these, found), len(these))}\n")
 
 
 def _run_all(entries, options, command):

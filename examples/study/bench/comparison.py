@@ -3,15 +3,12 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from examples.pretrain import user
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import NAMES, OPTIMIZERS
 from examples.study.bench import results as committed
-from examples.study.bench.config import Config
-from examples.study.bench.methods import OWN_RATES, find
+from examples.study.bench.methods import OWN_RATES
 from examples.study.bench.search import (
     FEW_TRIALS,
     FRESH,
@@ -50,47 +47,6 @@ def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Ent
     rate = OWN_RATES[method.split(":")[0]] if setting == "own" else t.rate
     defaults = {"rate": rate, "steps": t.steps, "batch": t.batch}
     return Entry(task, method, setting, **defaults | other)
-
-
-def trial(
-    task: str, functions: Sequence[str], against: Sequence[str], rate: float | None
-) -> list[Entry]:
-    """AdamW, named methods, and functions of a user's modules, each once.
-
-    Args:
-        task: A name of `tasks.TASKS`.
-        functions: Functions, as in ``my_module:make``.
-        against: Methods, matched to AdamW where they can be.
-        rate: The middle of the functions' first rates; None for the task's.
-
-    Raises:
-        UserError: If one of them does not exist, or makes no optimizer.
-    """
-    arena = TASKS[task].arena
-    named = [OPTIONS.get(name, name) for name in (REFERENCE, *against)]
-    setting = lambda name: "own" if name.split(":")[0] in NOT_MATCHED else "matched"
-    for name in named:
-        find(name, setting(name), arena)
-    for name in functions:
-        find(name, user.SETTING, arena)
-    middle = TASKS[task].rate if rate is None else rate
-    found = [entry(task, name, setting(name)) for name in named]
-    found += [entry(task, name, user.setting(name), rate=middle) for name in functions]
-    return list(dict.fromkeys(found))
-
-
-def of_users(task: str, results: Results) -> list[Entry]:
-    """Functions of users' modules that ran on a task, each as its file was last.
-
-    A search begins in the middle of its rates, so an entry's first run has its rate.
-    """
-    first: dict[str, Config] = {}
-    for config in results:
-        if config.task == task and config.setting.startswith(user.SETTING):
-            last = first.get(config.method)
-            if last is None or last.setting != config.setting:
-                first[config.method] = config
-    return [entry(task, c.method, c.setting, rate=c.rate) for c in first.values()]
 
 
 def best(

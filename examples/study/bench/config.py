@@ -9,10 +9,9 @@ class Config:
 
     Attributes:
         task: A name of `tasks.TASKS`.
-        method: A method of `methods`, or a user's function, with options:
-            ``muoneq:mode=col``, ``my_module:make``.
-        setting: `matched` to AdamW's update size, `own`, the paper's, `tuned` for
-            AdamW, or `user` and the checksum of the file that a user's function is in.
+        method: A method of `methods`, with options: ``muoneq:mode=col``.
+        setting: `matched` to AdamW's update size, `own`, the paper's, or `tuned` for
+            AdamW.
         rate: Peak of the learning rate.
         seed: Seed of the weights and of the data's order.
         steps: Updates of the weights.

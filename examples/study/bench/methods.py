@@ -8,8 +8,7 @@ the other leaves. Only methods whose scale or weight decay differs have this set
 
 `tuned`: AdamW with freedoms that no other method has here (`TUNED`).
 
-`chain` is any method of the algebra in `chains`, matched. A function of a user's module
-(`user`) is taken as it is.
+`chain` is any method of the algebra in `chains`, matched.
 
 In both, AdamW trains embeddings, positions, head and norms, and low-rank methods have a
 quarter of the shorter side as rank, as in the papers (128 of 512).
@@ -22,7 +21,6 @@ from typing import Any
 import optax
 
 import optax_matrix as om
-from examples.pretrain import user
 from examples.pretrain.optimizers import SMALL, Arena, methods
 from examples.pretrain.options import Method, keywords, with_options
 from examples.study.bench.chains import chains
@@ -93,8 +91,6 @@ def own(name: str, arena: Arena) -> Method:
 
 def find(name: str, setting: str, arena: Arena) -> Any:
     """The method of a name, which may set options, under a task's AdamW."""
-    if setting.startswith(user.SETTING):
-        return user.find(name, arena.dimension_numbers)
     if setting == "tuned":
         return tuned(arena)
     if setting == "matched":

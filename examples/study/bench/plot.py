@@ -8,21 +8,22 @@ import json
 import pathlib
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
-from examples.study.bench.comparison import NotYetError, of_users
+from examples.study.bench.comparison import NotYetError
 from examples.study.bench.search import Results, is_finished
 from examples.study.bench.statistics import Row, ranked, reference, speedups
 from examples.study.bench.studies import STUDIES
 from examples.study.bench.tasks import MAIN, TASKS
+from examples.study.compare.styles import styles
 
 SHOWN = 10  # Methods of a picture, AdamW beside them.
 PICTURED = *MAIN, "large"
 _RUNS = "runs"  # A text in the file: the fingerprint of what it shows.
+_LOOK = 2  # Counts how pictures have looked; another number draws all of them anew.
 
 
 def finished(study: str, found: Results) -> bool:
@@ -50,14 +51,13 @@ def is_current(study: str, found: Results) -> bool:
 
 
 def shown(study: str, found: Results) -> tuple[Row, list[Row]]:
-    """AdamW's row, and those of the best methods and of users' functions.
+    """AdamW's row, and those of the best methods.
 
     Raises:
         UserError: If it has no finished runs of AdamW.
     """
-    own = of_users(study, found)
-    entries = [*STUDIES[study](found), *own]
-    rows = ranked([e for e in entries if e.seeds], found)  # A search has none.
+    entries = [e for e in STUDIES[study](found) if e.seeds]  # A search has none.
+    rows = ranked(entries, found)
     adamw = reference(rows)
     if adamw is None:
         raise UserError(
@@ -65,13 +65,12 @@ def shown(study: str, found: Results) -> tuple[Row, list[Row]]:
             f"only missing: python -m examples.study bench run {study}"
         )
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
-    first = sorted((row.entry for row in best), key=lambda entry: entry not in own)
-    return adamw, [row for row in best if row.entry in first[:SHOWN]]
+    return adamw, best[:SHOWN]
 
 
 def _fingerprint(rows):
     adamw, best = rows
-    content = [[_label(r), r.trials, [*r.curve]] for r in (adamw, *best)]
+    content = [_LOOK, *([_label(r), r.trials, [*r.curve]] for r in (adamw, *best))]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -82,13 +81,8 @@ def draw(study: str, found: Results, path: pathlib.Path) -> None:
         UserError: If it has no finished runs of AdamW.
     """
     adamw, best = rows = shown(study, found)
-    styles = [
-        {"color": colormaps["tab10"](i % 10), "linewidth": 1.5} for i in range(SHOWN)
-    ]
-    pairs = [
-        *zip(best, styles, strict=False),
-        (adamw, {"color": "black", "linewidth": 2.5}),
-    ]
+    each = [*best, adamw]
+    pairs = [*zip(each, styles([r.entry.method for r in each]), strict=True)]
     figure = Figure(figsize=(15, 5), layout="constrained")
     axes = figure.subplots(1, 3)
     for row, style in pairs:

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from examples.pretrain.directory import where
@@ -17,33 +17,40 @@ PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"
 T = TypeVar("T")
 
 
-def read(path: pathlib.Path = PATH, kind: type[Any] = Config) -> dict[Any, Result]:
+def read(
+    path: pathlib.Path = PATH, kind: type[Any] = Config, result: type[Any] = Result
+) -> dict[Any, Any]:
     """The results of a file; an incomplete last line is left out.
 
     Args:
         path: The file.
         kind: Class of the configurations in it.
+        result: Class of the results.
 
     Raises:
         UserError: If a line is damaged.
     """
-    found: dict[Any, Result] = {}
-    for config, result, _ in _rows(path, kind):
-        found.setdefault(config, result)
+    found: dict[Any, Any] = {}
+    for config, one, _ in _rows(path, kind, result):
+        found.setdefault(config, one)
     return found
 
 
-def origins(path: pathlib.Path = PATH) -> dict[Config, dict[str, str]]:
+def origins(
+    path: pathlib.Path = PATH, kind: type[Any] = Config
+) -> dict[Any, dict[str, str]]:
     """Command, versions, machine and date of each run in a file."""
-    return {config: origin for config, _, origin in reversed([*_rows(path)])}
+    return {config: origin for config, _, origin in reversed([*_rows(path, kind)])}
 
 
-def _rows(path: pathlib.Path, kind: type[Any] = Config) -> Iterator[Any]:
+def _rows(
+    path: pathlib.Path, kind: type[Any], result: type[Any] = Result
+) -> Iterator[Any]:
     """Configuration, result and origin of each run."""
 
     def row(given):
         origin = given.get("where", {})
-        return kind(**given["config"]), Result(**given["result"]), origin
+        return kind(**given["config"]), result(**given["result"]), origin
 
     return parsed(path, row, "its run will be repeated")
 
@@ -68,7 +75,7 @@ def parsed(
 
 
 def append(
-    config: Any, result: Result, path: pathlib.Path, command: str, **origin: str
+    config: Any, result: Any, path: pathlib.Path, command: str, **origin: str
 ) -> None:
     """Adds a run by one write, so that processes can share the file.
 
@@ -79,7 +86,13 @@ def append(
         command: What was called.
         **origin: What this process cannot know of itself, or a better name for it.
     """
-    _add(config, result, {"command": command} | where() | commit() | origin, path)
+    row = {
+        "config": dataclasses.asdict(config),
+        "result": dataclasses.asdict(result),
+        "where": {"command": command} | where() | commit() | origin,
+    }
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(row) + "\n").encode())
 
 
 @functools.cache
@@ -104,27 +117,6 @@ def commit() -> dict[str, str]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {"commit": name + "+" * bool(changed)}
-
-
-def copy(
-    wanted: Collection[Config], path: pathlib.Path, source: pathlib.Path = PATH
-) -> None:
-    """Adds the runs of another file, as they are recorded there."""
-    there = read(path)
-    for config, result, origin in _rows(source):
-        if config in wanted and config not in there:
-            there[config] = result
-            _add(config, result, origin, path)
-
-
-def _add(config, result, origin, path):
-    row = {
-        "config": dataclasses.asdict(config),
-        "result": dataclasses.asdict(result),
-        "where": origin,
-    }
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(row) + "\n").encode())
 
 
 def prepare(path: pathlib.Path) -> None:

@@ -80,7 +80,23 @@ class Bench:
         loss = functools.partial(self._task.mean_loss, wide(params))
         return jax.lax.map(loss, parts).mean()
 
-    def run(self, settings: Any, seed: int, held_out: Any, every: int) -> Result:
+    def trained(self, settings: Any, seed: int) -> Any:
+        """The weights after a run, of which nothing is measured."""
+        params = self.weights(seed)
+        settings = jax.tree.map(np.float32, settings)
+        opt_state = self._init(params, settings)
+        batches = self._task.batches(seed, self._steps, self._batch)
+        whole = _slice(batches, 0, self._steps)
+        return self._train(params, opt_state, whole, settings)[0]
+
+    def run(
+        self,
+        settings: Any,
+        seed: int,
+        held_out: Any,
+        every: int,
+        then: Callable[[Any], None] = lambda _: None,
+    ) -> Result:
         """Trains once.
 
         Args:
@@ -89,6 +105,7 @@ class Bench:
             held_out: What the losses are measured on, in equal parts; every eighth of
                 them makes the points of the curve.
             every: Points of a curve that are left out for one that is kept.
+            then: Called with the weights that are measured, if the run is whole.
         """
         begin = time.perf_counter()
         few = jax.tree.map(lambda x: x[::8], held_out)
@@ -117,6 +134,8 @@ class Bench:
         whole = curve[-1][0] == self._steps
         last = self._measured(params, opt_state)
         final = float(self._loss(last, held_out)) if whole else math.nan
+        if math.isfinite(final):
+            then(last)
         return Result(
             loss=round(final, 5) if math.isfinite(final) else None,
             curve=curve,

@@ -73,14 +73,6 @@ def due(entry: Entry, results: Results) -> Config | None:
     return next((config for config in configs if config not in results), None)
 
 
-def had(entry: Entry, results: Results) -> set[Config]:
-    """The runs of an entry that are among some results."""
-    found: dict[Config, Result] = {}
-    while (config := due(entry, found)) in results:
-        found[config] = results[config]
-    return set(found)
-
-
 def is_finished(entry: Entry, results: Results) -> bool:
     """Whether an entry has had all of its runs."""
     return due(entry, results) is None

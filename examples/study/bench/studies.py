@@ -20,7 +20,6 @@ from examples.study.bench.comparison import (
     best,
     entry,
     moved,
-    of_users,
 )
 from examples.study.bench.search import Entry, Results
 from examples.study.bench.statistics import REFERENCE
@@ -105,8 +104,3 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "confirm_longer": lambda found: confirmation.beyond(found, "books", 4),
     "confirm_large": lambda found: confirmation.beyond(found, "large"),
 }
-
-
-def shown(study: str, results: Results) -> list[Entry]:
-    """The rows of a study, and users' functions that ran on the task of its name."""
-    return [*STUDIES[study](results), *of_users(study, results)]

@@ -25,11 +25,13 @@ from examples.study.bench.markdown import lines
 from examples.study.bench.results import PATH, origins
 from examples.study.bench.search import Results
 from examples.study.bench.statistics import Row, difference, ranked, reference, steps_to
-from examples.study.bench.studies import STUDIES, shown
+from examples.study.bench.studies import STUDIES
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
-from examples.study.equal import plot as equal_plot, table as equal_table
+from examples.study.equal import front, plot as equal_plot, table as equal_table
+from examples.study.posttrain import table as posttrain_table
 from examples.study.transfer import table as transfer_table
+from examples.study.unseen import table as unseen_table
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"
@@ -59,7 +61,10 @@ REPORTS = {
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
+    **posttrain_table.REPORTS,
+    **front.REPORTS,
     **transfer_table.REPORTS,
+    **unseen_table.REPORTS,
 }
 NAMES = {*STUDIES, *REPORTS, "cost"}
 
@@ -74,7 +79,7 @@ def table(study: str, results: Results, path: pathlib.Path = PATH) -> str:
     try:
         if study in REPORTS:
             return REPORTS[study](results)
-        entries = shown(study, results)
+        entries = STUDIES[study](results)
     except NotYetError:
         return "This study waits for the end of another one."
     text = table_of(ranked(entries, results), len(entries))
@@ -146,3 +151,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
         if plot.finished(study, results) and not plot.is_current(study, results):
             plot.draw(study, results, plot.file_of(study))
     equal_plot.refresh(equal_table.read())
+    front.refresh(equal_table.read())

@@ -19,10 +19,9 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
+from examples.pretrain.bars import named_times
 from examples.pretrain.errors import UserError
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -105,7 +104,7 @@ def _watch(workers, left, path):
     total, size = left(), _size(path)
     columns = (
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
+        *named_times(),
     )
     with Progress(*columns, speed_estimate_period=1800) as progress:
         task = progress.add_task("runs", total=total)

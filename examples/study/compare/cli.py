@@ -23,7 +23,7 @@ SEPARATOR = re.compile(r",(?![^({]*[)}])")  # Not inside of brackets.
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a comparison; returns the exit code."""
-    return run(_compare, _parser(), arguments, "a comparison starts over")
+    return run(_compare, _parser(), arguments, "start it again to go on")
 
 
 def _parser():
@@ -82,7 +82,9 @@ def _compare(options):
         **shared(options, first.checksum),
     )
     with _claimed(options.out, plan):
-        curves = comparison.compare(plan, lambda seed: opened(options, seed))
+        finished = comparison.Finished(options.out / "finished.jsonl")
+        data = lambda seed: opened(options, seed)
+        curves = comparison.compare(plan, data, finished)
         rows = protocol.summarize(curves)
         console = Console()
         table.show(plan, rows, console)
@@ -90,6 +92,7 @@ def _compare(options):
             plot.draw(curves, rows, options.out / f"curves.{kind}")
         comparison.write_results(options.out / "results.json", plan, curves, rows)
         page.write([comparisons.section(options.out)], options.out / "report.html")
+        finished.drop()
     print(f"report in {options.out / 'report.html'}")
 
 

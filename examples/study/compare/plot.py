@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from examples.study.compare.protocol import (
@@ -14,6 +13,7 @@ from examples.study.compare.protocol import (
     Row,
     at_best_learning_rate,
 )
+from examples.study.compare.styles import styles
 
 
 def draw(curves: Sequence[Curve], rows: Sequence[Row], path: pathlib.Path) -> None:
@@ -26,10 +26,11 @@ def draw(curves: Sequence[Curve], rows: Sequence[Row], path: pathlib.Path) -> No
     """
     figure = Figure(figsize=(12, 5), layout="constrained")
     whole, late = figure.subplots(1, 2)
-    for index, row in enumerate(rows):
+    looks = styles([row.optimizer for row in rows])
+    for row, style in zip(rows, looks, strict=True):
         mine = [c for c in curves if c.optimizer == row.optimizer]
         for axes in (whole, late):
-            _line(axes, at_best_learning_rate(mine), row, index)
+            _line(axes, at_best_learning_rate(mine), row, style)
     target = next(row.loss for row in rows if row.optimizer == REFERENCE)
     for axes in (whole, late):
         axes.axhline(target, color="black", linewidth=0.8, linestyle=":")
@@ -53,13 +54,8 @@ def whole_runs(group: Sequence[Curve]) -> tuple[tuple[int, ...], np.ndarray]:
     return steps, np.array([c.losses for c in group if c.steps == steps])
 
 
-def _line(axes, group, row, index):
+def _line(axes, group, row, style):
     steps, losses = whole_runs(group)
-    style = {"color": colormaps["tab10"](index % 10), "linewidth": 1.5}
-    if index >= 10:
-        style["linestyle"] = "--"
-    if row.optimizer == REFERENCE:
-        style |= {"color": "black", "linewidth": 2.5}
     final = f"{row.loss:.3f}" if math.isfinite(row.loss) else "diverged"
     label = f"{row.optimizer} {final}"
     axes.plot(steps, np.median(losses, axis=0), label=label, **style)

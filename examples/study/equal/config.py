@@ -1,7 +1,9 @@
 """What decides a run."""
 
 import dataclasses
+import pathlib
 
+PATH = pathlib.Path(__file__).parents[1] / "results" / "equal.jsonl"
 TUNING = (1000, 1001)  # Seeds whose runs are measured on the validation set.
 SEEDS = (0, 1, 2, 3, 4)  # Seeds of the rows, measured on the test set.
 FRESH = tuple(range(5, 15))  # The same, for what the first study chose by its seeds.

@@ -11,8 +11,8 @@ from examples.pretrain.factors import orthogonal
 from examples.pretrain.optimizers import SMALL, Arena
 from examples.pretrain.options import Method, keywords, with_options
 from examples.study.bench.tasks import CLIP, FINAL
-from examples.study.equal import chains
-from examples.study.equal.space import OTHER_DECAY, base_of
+from examples.study.equal import chains, own
+from examples.study.equal.space import OTHER_DECAY, base_of, is_users
 
 KEY = 7  # Of the initial weights; the seed of the run is folded in.
 
@@ -43,7 +43,9 @@ def optimizer(name: str, settings: dict[str, Any], arena: Arena, steps: int):
     decay, numbers = settings.get("decay"), arena.dimension_numbers
     base, *additions = [name] if ":" in name else name.split("+")
     given = lr, betas, decay, other, numbers
-    if additions:
+    if is_users(name):
+        whole = own.build(name, *given)
+    elif additions:
         whole = chains.build(base, additions, *given, steps)
     else:
         whole = _whole(name, *given)
@@ -52,7 +54,8 @@ def optimizer(name: str, settings: dict[str, Any], arena: Arena, steps: int):
 
 def measured(name: str, params: Any, state: Any) -> Any:
     """The weights that are measured: those that are trained, or an average of them."""
-    return om.evaluation_params(state, params) if "+averaged" in name else params
+    averaged = "+averaged" in name and not is_users(name)
+    return om.evaluation_params(state, params) if averaged else params
 
 
 def _whole(name, lr, betas, decay, other, numbers):

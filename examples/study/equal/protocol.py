@@ -9,7 +9,8 @@
 4. The best one runs with five other seeds, which are measured on the test set.
 5. A method with options or additions in its name has the settings of the method
    without them. Half, once and twice its rate are tried, and more while the best one
-   lies at an end. So are rates of methods that only the orders or the search have.
+   lies at an end. So are rates of methods that only the orders or the search have, and
+   of users' functions.
 
 Settings are chosen on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
@@ -26,7 +27,7 @@ from examples.study.equal.config import SEEDS, TUNING, Config
 
 LENGTHS = {"books": (1, 4, 16), "digits": (1, 4), "shakespeare": (1, 4)}
 BRACKET = 0.5, 1.0, 2.0
-LIMIT = 10  # Rates of a method with options, or that only orders or the search have.
+LIMIT = 10  # Rates of step 5.
 
 Results = Mapping[Config, Result]
 
@@ -41,12 +42,14 @@ class Entry:
             None for AdamW of the other leaves.
         length: A factor of the task's steps, of `LENGTHS`.
         seeds: Seeds of the row; none for a method whose settings are only chosen.
+        own: What a user's function searches; None for a method of the comparison.
     """
 
     task: str
     method: str | None = None
     length: int = 1
     seeds: tuple[int, ...] = SEEDS
+    own: space.Search | None = None
 
 
 class MissingError(Exception):
@@ -126,12 +129,13 @@ def tuned(entry: Entry, results: Results) -> Config:
         tried = bracket(middle, middle.steps)
         return best_inside(tried, _scaled, TUNING, LIMIT, results)
     best = other(entry.task, results)
-    tried = space.candidates(entry.method, best)
+    search = entry.own or space.search_of(entry.method, entry.task)
+    tried = space.candidates(entry.method, best, search)
     if entry.method == best.method:
         tried.append(best)
     middle = best_of(tried, TUNING, results)
     three = bracket(middle, middle.steps)
-    most = LIMIT if entry.method in space.RANKED else len(three)
+    most = len(three) if entry.method in space.METHODS else LIMIT
     return best_inside(three, _scaled, TUNING, most, results)
 
 

@@ -11,7 +11,7 @@ from examples.study.bench import results
 from examples.study.bench.config import Result
 from examples.study.bench.runs import FEWER, Bench
 from examples.study.bench.tasks import TASKS
-from examples.study.equal import methods
+from examples.study.equal import methods, own
 from examples.study.equal.config import TUNING, Config
 from examples.study.equal.protocol import Entry, due
 from examples.study.equal.sets import held_out
@@ -52,8 +52,12 @@ def run(config: Config) -> Result:
 
 
 def run_next(entry: Entry, path: pathlib.Path, command: str) -> bool:
-    """Does the next run of an entry and adds it to a file; False if it has had all."""
-    config = due(entry, results.read(path, Config))
+    """Does the next run of an entry and adds it to a file; False if it has had all.
+
+    For a user's function the committed runs of AdamW count, too.
+    """
+    found = own.read(path) if entry.own else results.read(path, Config)
+    config = due(entry, found)
     if config:
         results.append(config, run(config), path, command)
     return config is not None

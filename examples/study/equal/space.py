@@ -8,6 +8,7 @@ them. AdamW for the other leaves is tuned on all of them, methods on the first 1
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from examples.study.bench.tasks import TASKS
 from examples.study.equal.config import Config
@@ -74,6 +75,13 @@ class Space:
     axes: tuple[str, ...] = ("b1", "b2", "decay")
 
 
+class Search(NamedTuple):
+    """The middle of a method's learning rates on a task, and its other settings."""
+
+    middle: float
+    axes: tuple[str, ...]
+
+
 def _rates(books, digits=None, shakespeare=None):
     rates = {"books": books, "digits": digits, "shakespeare": shakespeare}
     return {task: rate for task, rate in rates.items() if rate}
@@ -105,9 +113,14 @@ RANKED = {
 }
 
 
+def is_users(method: str) -> bool:
+    """Whether a method is a function of a user, as `own.name_of` names it."""
+    return " " in method
+
+
 def base_of(method: str) -> str:
-    """A method without the options and additions of its name."""
-    return re.split("[:+]", method)[0]
+    """A method without the options and additions of its name; a user's is its own."""
+    return method if is_users(method) else re.split("[:+]", method)[0]
 
 
 def methods(task: str) -> list[str]:
@@ -135,17 +148,22 @@ def others(task: str) -> list[Config]:
     ]
 
 
-def candidates(method: str, other: Config) -> list[Config]:
-    """Settings of a method's matrices, 16 of them, beside tuned other leaves."""
+def search_of(method: str, task: str) -> Search:
+    """What a method of the comparison searches on a task."""
     space = (METHODS | RANKED)[method]
-    middle = space.rates[other.task]
+    return Search(space.rates[task], space.axes)
+
+
+def candidates(method: str, other: Config, search: Search) -> list[Config]:
+    """Settings of a method's matrices, 16 of them, beside tuned other leaves."""
+    middle = search.middle
 
     def one(point):
         found = _shared(point) | {
             "decay": _between(point[4], DECAY, PRODUCT / middle),
         }
         given = {
-            k: v if k in (*space.axes, "warm_up") else None for k, v in found.items()
+            k: v if k in (*search.axes, "warm_up") else None for k, v in found.items()
         }
         rate = _between(point[0], RATE, middle)
         return dataclasses.replace(other, method=method, rate=rate, **given)

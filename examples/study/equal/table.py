@@ -1,19 +1,17 @@
 """Tables in Markdown."""
 
 import math
-import pathlib
 from functools import partial
 
 from examples.study.bench import results, times
 from examples.study.bench.markdown import lines
 from examples.study.bench.tasks import TASKS
 from examples.study.compare.table import size
-from examples.study.equal import orders, search, space
-from examples.study.equal.config import Config
+from examples.study.equal import orders, own, search, space
+from examples.study.equal.config import PATH, Config
 from examples.study.equal.protocol import LENGTHS, Entry, MissingError, Results, other
 from examples.study.equal.statistics import Row, difference, row, speedup
 
-PATH = pathlib.Path(__file__).parents[1] / "results" / "equal.jsonl"
 REFERENCE = "adamw"
 HEADINGS = (
     *("method", "loss", "against AdamW", "speedup", "95% interval"),
@@ -22,25 +20,30 @@ HEADINGS = (
 SETTINGS = "method", "rate", "warm-up", "b1", "b2", "decay"
 
 
-def read(path: pathlib.Path = PATH) -> Results:
-    """The runs of a file."""
-    return results.read(path, Config)
+def read() -> Results:
+    """The committed runs."""
+    return results.read(PATH, Config)
 
 
 def rows_of(task: str, length: int, found: Results) -> list[Row]:
-    """The finished rows of a task at a length, smallest loss first."""
+    """The finished rows of a task at a length, smallest loss first.
+
+    Functions of users have rows of length 1.
+    """
     every = [row(Entry(task, name, length), found) for name in space.methods(task)]
+    every += own.rows(task, found) if length == 1 else ()
     return sorted(filter(None, every), key=lambda one: one.losses.mean())
 
 
 def table(task: str, length: int, found: Results) -> str:
     """The rows of a task at a length."""
-    rows, count = rows_of(task, length, found), len(space.methods(task))
+    rows, names = rows_of(task, length, found), space.methods(task)
+    count = len(names)
     if not rows:
         return f"None of the {count} rows has all of its runs yet."
     adamw = next((one for one in rows if one.entry.method == REFERENCE), None)
-    text = lines(HEADINGS, [_cells(one, adamw) for one in rows])
-    if left := count - len(rows):
+    text = lines(HEADINGS, [cells(one, adamw) for one in rows])
+    if left := count - sum(one.entry.method in names for one in rows):
         text += f"\n\n{left} of {count} rows do not have all of their runs yet."
     return text
 
@@ -99,7 +102,8 @@ def _number(value):
     return "" if value is None else f"{value:.3g}"
 
 
-def _cells(one: Row, adamw: Row | None) -> list[str]:
+def cells(one: Row, adamw: Row | None) -> list[str]:
+    """A row of the table, as text."""
     mean, spread = one.losses.mean(), one.losses.std(ddof=1)
     loss = f"{mean:.4f} ± {spread:.4f}" if math.isfinite(mean) else "failed"
     time = _time(one.entry)

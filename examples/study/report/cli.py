@@ -48,12 +48,12 @@ def _parser():
         "runs",
         nargs="+",
         metavar="RUN",
-        help="a directory of `examples.pretrain` or of `compare`, or a study of "
-        "`bench`, such as bench:books",
+        help="a directory of `examples.pretrain` or of `compare`, a study of `bench`, "
+        "such as bench:books, or a task with equal budgets, such as equal:books",
     )
     path = pathlib.Path
     parser.add_argument("--out", type=path, default=path("report.html"))
-    parser.add_argument("--results", type=path, help="results of `bench`")
+    parser.add_argument("--results", type=path, help="results of studies")
     return parser
 
 
@@ -87,10 +87,10 @@ def write(
 def _sections(kind, runs, results):
     directories = [pathlib.Path(run) for run in runs]
     if kind == "study":
-        from examples.study.bench.results import PATH
-        from examples.study.report import studies
+        from examples.study.report import equals, studies
 
-        return [studies.section(run, results or PATH) for run in runs]
+        of = lambda run: equals if run.startswith(equals.PREFIX) else studies
+        return [of(run).section(run, results) for run in runs]
     if kind == "comparison":
         from examples.study.report import comparisons
 
@@ -101,7 +101,7 @@ def _sections(kind, runs, results):
 
 
 def _kind(run: str) -> str:
-    if run.startswith("bench:"):
+    if run.startswith(("bench:", "equal:")):
         return "study"
     directory = pathlib.Path(run)
     if not directory.is_dir():

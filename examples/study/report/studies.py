@@ -8,7 +8,7 @@ from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.config import Config, Result
 from examples.study.bench.statistics import Row, ranked, reference
-from examples.study.bench.studies import STUDIES, shown
+from examples.study.bench.studies import STUDIES
 from examples.study.bench.table import REPORTS, cells
 from examples.study.bench.tasks import TASKS
 from examples.study.report.section import Method, Section, banded
@@ -36,20 +36,19 @@ COLUMNS = (
     (
         "size",
         "Of updates. matched: AdamW's root mean square and weight decay; own: those of "
-        "the method's paper; user: those of your function, whose file has this "
-        "checksum.",
+        "the method's paper.",
     ),
     ("rate", "Learning rate: the best of those tried with a seed of their own."),
     ("failed", "Runs that failed, of all, those that chose the rate included."),
 )
 
 
-def section(name: str, path: pathlib.Path) -> Section:
+def section(name: str, path: pathlib.Path | None) -> Section:
     """A study.
 
     Args:
         name: Its name with the prefix: ``bench:books``.
-        path: The file of results.
+        path: The file of results; None for that of the repository.
 
     Raises:
         UserError: If there is no such study, or no row of it is finished.
@@ -61,8 +60,9 @@ def section(name: str, path: pathlib.Path) -> Section:
             f"There is no study {study!r} whose rows are methods; choose from "
             f"{', '.join(known)}."
         )
+    path = path or results.PATH
     found = results.read(path)
-    entries = shown(study, found)
+    entries = STUDIES[study](found)
     rows = ranked(entries, found)
     if not rows:
         raise UserError(

@@ -1,12 +1,15 @@
 """Comparisons: their command line, and the runs that they make."""
 
+import contextlib
 import dataclasses
 import json
 
 import numpy as np
 import pytest
+from rich.progress import TextColumn
 
 from examples.pretrain import step
+from examples.pretrain.bars import named_times
 from examples.pretrain.cli import main as train
 from examples.pretrain.config import SIZES
 from examples.pretrain.data import Windows, from_texts
@@ -137,6 +140,70 @@ def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
     assert "another --out" in mistake(capsys, *command, "--seeds", "2")
 
 
+@pytest.mark.broad
+def test_an_interrupted_comparison_goes_on(capsys, tmp_path, monkeypatch, text):
+    """Its finished runs are read, the others made: the same losses as in one go."""
+    some = ("--optimizers", "muon", "--learning-rates", "1e-3,1e-2")
+    command = ["--data", text, *TINY, *EVERY, *some]
+    whole, out = tmp_path / "whole", tmp_path / "parts"
+    assert main([*command, "--out", str(whole)]) == 0
+    made, run = [], comparison._run
+
+    def until(count):
+        def stop(plan, trainer, name, rate, *rest):
+            if len(made) == count:
+                raise KeyboardInterrupt
+            made.append((name, rate))
+            return run(plan, trainer, name, rate, *rest)
+
+        return stop
+
+    monkeypatch.setattr(comparison, "_run", until(2))
+    capsys.readouterr()
+    with contextlib.suppress(KeyboardInterrupt):
+        assert main([*command, "--out", str(out)]) > 2
+        assert "start it again to go on" in capsys.readouterr().err
+    assert made == [("adamw", 1e-3), ("adamw", 1e-2)]
+    monkeypatch.setattr(comparison, "_run", until(3))
+    assert main([*command, "--out", str(out)]) == 0
+    assert [name for name, _ in made[2:]] == ["muon"]
+    curves = [
+        json.loads((x / "results.json").read_text())["curves"] for x in (whole, out)
+    ]
+    assert [c["losses"] for c in curves[1]] == [c["losses"] for c in curves[0]]
+    assert not (out / "finished.jsonl").exists()
+
+
+def test_runs_of_a_changed_module_and_an_incomplete_line_do_not_count(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "finished.jsonl"
+    first, second = (Curve("mine:make", r, 0, (6,), (r,), 1.0, 0) for r in (1e-3, 1e-2))
+    monkeypatch.setattr(comparison, "version", lambda _: "a file")
+    comparison.Finished(path).add(first)
+    comparison.Finished(path).add(second)
+    path.write_bytes(path.read_bytes()[:-7])
+    found = comparison.Finished(path)
+    assert found.get("mine:make", 1e-3, 0) == first
+    assert found.get("mine:make", 1e-2, 0) is None
+    found.add(second)
+    assert comparison.Finished(path).get("mine:make", 1e-2, 0) == second
+    monkeypatch.setattr(comparison, "version", lambda _: "another file")
+    assert comparison.Finished(path).get("mine:make", 1e-3, 0) is None
+
+
+def test_the_bar_of_the_whole_counts_every_run():
+    names = ("adamw", "own", "muon")
+    plan = dataclasses.replace(PLAN, optimizers=names, own_rates={"own": 1e-3})
+    assert comparison._runs(plan) == 2 * (3 + 1 + 1)
+    assert comparison._runs(dataclasses.replace(plan, sweep="all")) == 2 * (3 + 1 + 3)
+
+
+def test_times_of_a_bar_have_names():
+    said = [x.text_format for x in named_times() if isinstance(x, TextColumn)]
+    assert said == ["elapsed", "left"]
+
+
 PLAN = comparison.Comparison(
     model=MODEL,
     optimizers=("muoneq",),
@@ -179,7 +246,7 @@ def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
     """A method that is bad at this rate must not send the next one to another."""
     losses = {"adamw": {1e-2: 2.0, 3e-3: 3.0}, "bad": {1e-2: 9.0}, "own": {7e-3: 1.0}}
 
-    def sweep(_plan, name, rates, _data, _progress):
+    def sweep(_plan, name, rates, *_):
         loss = losses.get(name, {})
         return [Curve(name, r, 0, (6,), (loss.get(r, 1.0),), 1.0, 0) for r in rates]
 

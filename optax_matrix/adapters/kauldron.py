@@ -1,7 +1,7 @@
 """Kauldron: a named chain in a configuration.
 
     with konfig.imports():
-        from examples.adapters import kauldron as adapter
+        from optax_matrix.adapters import kauldron as adapter
     cfg.schedules = {"learning_rate": optax.cosine_decay_schedule(3e-3, 1000)}
     cfg.optimizer = adapter.optimizer("muoneq", cfg.ref.schedules["learning_rate"])
 

@@ -3,7 +3,7 @@
 Call `use` once before a trainer starts, and every trainer that takes Muon from
 `maxtext.optimizers.optimizers.get_optimizer` (pre-training, SFT, DPO) has the method::
 
-    from examples.adapters.maxtext import use
+    from optax_matrix.adapters.maxtext import use
 
     use(om.muoneq)
     use(om.aro, placement=om.owners("fsdp"), qr="cholesky_qr")  # In place of it.
