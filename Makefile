@@ -125,7 +125,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-DOCS_MADE := $(addprefix .docs/,_build api gallery jupyter_execute notebooks results releases.md)
+DOCS_MADE := $(addprefix .docs/,_build api gallery jupyter_execute notebooks results releases.md catalogue.rst)
 
 docs: pyproject.toml
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs

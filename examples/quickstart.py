@@ -1,4 +1,4 @@
-"""MuonEq against AdamW in a Flax NNX loop: only the optimizer's line is new.
+"""MuonEq against AdamW in a Flax NNX loop: only the optimizer is new.
 
 Run it from the root of the repository: `python -m examples.quickstart`. The rates are
 the best of five for each; `examples.quickstart_rates` chose them, on other seeds.
@@ -31,16 +31,20 @@ def train_step(model, optimizer, x):
     optimizer.update(model, grads)
 
 
-def train(make, rate, seed=0, steps=200):
-    """The loss on new data after training at a rate that falls to zero."""
+def train(tx, seed=0, steps=200):
+    """The loss on new data after training."""
     model = autoencoder(nnx.Rngs(seed))
-    tx = make(optax.linear_schedule(rate, 0.0, steps), weight_decay=1e-4)
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     for key in jax.random.split(jax.random.key(seed), steps):
         train_step(model, optimizer, batch(key))
     return loss(model, batch(jax.random.key(10_000), 4096))
 
 
+# Rates fall to zero. MuonEq has one for the matrices, and that of AdamW for the rest.
+rate = lambda peak: optax.linear_schedule(peak, 0.0, 200)
+adamw = optax.adamw(rate(1e-2), weight_decay=1e-4)
+muoneq = om.muoneq(rate(4e-2), other_learning_rate=rate(1e-2), weight_decay=1e-4)
+
 if __name__ == "__main__":
-    print(f"AdamW   {train(optax.adamw, 1e-2):.4f}")
-    print(f"MuonEq  {train(om.muoneq, 3e-2):.4f}")
+    print(f"AdamW   {train(adamw):.4f}")
+    print(f"MuonEq  {train(muoneq):.4f}")

@@ -1,7 +1,7 @@
 """MuonEq in a Flax Linen loop: only the optimizer's line is new.
 
 Run it from the root of the repository: `python -m examples.quickstart_linen`. Data and
-rate are those of `examples.quickstart`.
+rates are those of `examples.quickstart`.
 """
 
 import jax
@@ -35,7 +35,8 @@ def main(steps: int = 200) -> list[float]:
     """Trains, and returns the losses."""
     model, losses = Autoencoder(), []
     params = model.init(jax.random.key(1), batch(jax.random.key(0)))
-    tx = om.muoneq(optax.linear_schedule(3e-2, 0.0, steps), weight_decay=1e-4)
+    rate = lambda peak: optax.linear_schedule(peak, 0.0, steps)
+    tx = om.muoneq(rate(4e-2), other_learning_rate=rate(1e-2), weight_decay=1e-4)
     state = TrainState.create(apply_fn=model.apply, params=params, tx=tx)
     for key in jax.random.split(jax.random.key(0), steps):
         state, loss = train_step(state, batch(key))

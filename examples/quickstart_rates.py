@@ -1,7 +1,8 @@
 """Which rates the quick start uses, and what both optimizers reach on five seeds.
 
-Both have the same five rates, weight decay and schedule. The rate with the smallest
-mean loss on the seeds `CHOOSING` is the best; the printed losses are of other seeds.
+Both have five rates, and the same weight decay and schedule. MuonEq has the best rate
+of AdamW for the biases. The rate with the smallest mean loss on the seeds `CHOOSING` is
+the best; the printed losses are of other seeds.
 
 Run it from the root of the repository: `python -m examples.quickstart_rates`.
 """
@@ -12,12 +13,21 @@ import optax
 from flax import nnx
 
 import optax_matrix as om
-from examples.quickstart import autoencoder, batch, loss
+from examples.quickstart import autoencoder, batch, loss, rate as falling
 
-RATES = 3e-3, 1e-2, 2e-2, 3e-2, 6e-2
+ADAMW = 1e-2  # The best rate of AdamW, and that of the biases beside MuonEq.
+RATES = {
+    "AdamW": (3e-3, 1e-2, 2e-2, 3e-2, 6e-2),
+    "MuonEq": tuple(factor * ADAMW for factor in (0.5, 1, 2, 4, 8)),
+}
 CHOOSING = 100, 101, 102, 103, 104
 SEEDS = 0, 1, 2, 3, 4
-METHODS = {"AdamW": optax.adamw, "MuonEq": om.muoneq}
+METHODS = {
+    "AdamW": lambda rate: optax.adamw(falling(rate), weight_decay=1e-4),
+    "MuonEq": lambda rate: om.muoneq(
+        falling(rate), other_learning_rate=falling(ADAMW), weight_decay=1e-4
+    ),
+}
 
 
 def losses(make, rates, seeds, steps=200):
@@ -26,7 +36,7 @@ def losses(make, rates, seeds, steps=200):
     def train(rate, seed):
         graph, params = nnx.split(autoencoder(nnx.Rngs(jax.random.key(seed))))
         of = lambda params, x: loss(nnx.merge(graph, params), x)
-        tx = make(optax.linear_schedule(rate, 0.0, steps), weight_decay=1e-4)
+        tx = make(rate)
 
         def step(carry, key):
             params, state = carry
@@ -45,10 +55,11 @@ def main(steps: int = 200) -> dict[str, tuple[float, list[float]]]:
     """Prints, and returns, the best rate and the losses of each method."""
     found = {}
     for name, make in METHODS.items():
-        means = losses(make, RATES, CHOOSING, steps).mean(1)
-        best = RATES[int(jnp.argmin(means))]
+        rates = RATES[name]
+        means = losses(make, rates, CHOOSING, steps).mean(1)
+        best = rates[int(jnp.argmin(means))]
         tried = ", ".join(
-            f"{rate:g}: {m:.5f}" for rate, m in zip(RATES, means, strict=True)
+            f"{rate:g}: {m:.5f}" for rate, m in zip(rates, means, strict=True)
         )
         print(f"{name}  {tried}; best {best:g}")
         found[name] = best, losses(make, [best], SEEDS, steps)[0].tolist()

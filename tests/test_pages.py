@@ -5,6 +5,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 import types
@@ -21,6 +23,7 @@ import optax_matrix as om
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / ".docs"
 PAGES = [*DOCS.glob("*.rst"), *DOCS.glob("guides/*.rst")]
+PAGES = [page for page in PAGES if page.name != "catalogue.rst"]  # Made by a build.
 RECIPES = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
 
 
@@ -110,16 +113,15 @@ def test_charts_have_the_colors_of_the_methods():
 @pytest.mark.broad
 def test_equal_budgets_come_first():
     """On pages of methods, in the guide that chooses, and on their own page."""
-    import gallery
+    import measured
     import runs
 
-    public = {item.path: item for item in gallery.names.public_names()}
-    table = gallery.facts.methods()
-    for name in ("muoneq", "kron"):
-        page = gallery._page(name, "", table[name], public)
-        titles = re.findall(r"^(.+)\n-+$", page, re.MULTILINE)
-        assert titles.index("Against a tuned AdamW") < titles.index("Arguments")
-        assert titles[-1] == "Appendix: the first study"
+    parts = "measured.losses(name)", 'title("Arguments"', "measured.first_study(name)"
+    page = (DOCS / "gallery.py").read_text()  # It needs Sphinx.
+    assert [*parts] == sorted(parts, key=page.index)
+    assert "Against a tuned AdamW" in "".join(measured.losses("muoneq"))
+    assert "not tuned as well" in "".join(measured.losses("kron"))
+    assert "Appendix: the first study" in "".join(measured.first_study("kron"))
     guide = (DOCS / "guides" / "choose.rst").read_text()
     assert guide.index("table-of:: equal-budgets") < guide.index("table-of:: costs")
     assert guide.index("Appendix: the first study") < guide.index("table-of:: costs")
@@ -227,6 +229,33 @@ def test_links_between_pages_and_tables_exist(page):
         assert name in made or path.with_suffix(".rst").exists(), target
     assert set(re.findall(r"\.\. table-of:: (\S+)", text)) <= set(runs.TABLES)
     assert set(re.findall(r"\.\. text-of:: (\S+)", text)) <= set(runs.TEXTS)
+
+
+SCORES = """
+const window = {location: {search: "?q=" + encodeURIComponent(process.argv[1])}};
+const pages = ["Get started", "Learning rates", "Mixtures of experts", "Sharding"];
+const scored = pages.map((title) => [
+  Scorer.score(["guides/" + title, title, "", null, 15, "x.rst"]), title]);
+console.log(scored.sort((a, b) => b[0] - a[0])[0][1]);
+console.log(Scorer.score(["releases", "Learning rate", "", null, 15, "x.rst"]) < 35);
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript here")
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("learning rate", "Learning rates"),
+        ("expert", "Mixtures of experts"),
+        ("Experts", "Mixtures of experts"),
+        ("sharding", "Sharding"),
+    ],
+)
+def test_a_search_finds_the_guide_of_that_title_first(query, first):
+    program = (DOCS / "static" / "scorer.js").read_text() + SCORES
+    command = ["node", "-e", program, query]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == [first, "true"]
 
 
 def test_the_version_is_the_same_everywhere():

@@ -1,6 +1,12 @@
-// Guides come first in the results of a search, code and lists of changes last.
+// Guides come first in the results of a search, code and lists of changes last. A guide
+// whose title has the words that are searched comes before all others.
 var Scorer = {
-  score: ([page, , , , score]) => {
+  score: ([page, title, anchor, , score]) => {
+    const query = new URLSearchParams(window.location.search).get("q") || "";
+    const words = query.toLowerCase().split(/\W+/).filter((word) => word);
+    const has = (word) => title.toLowerCase().includes(word);
+    if (page.startsWith("guides/") && !anchor && words.length && words.every(has))
+      return score + 100;
     if (page.startsWith("guides/")) return score + 20;
     if (page.startsWith("gallery/")) return score + 5;
     return page.startsWith("releases") ? score - 5 : score;

@@ -57,7 +57,7 @@ def rows(results: Results) -> list[Rates]:
 def report(results: Results) -> str:
     """The table of the rates, and what the ratios say together."""
     found = rows(results)
-    headings = "method", "the paper's rate", *MAIN, "times AdamW's"
+    headings = "method", "over AdamW", *MAIN, "the paper's rate"  # As phones show.
     text = lines(headings, [_cells(rates) for rates in found])
     of_adams_size = [
         r for r in found if r.method not in {REFERENCE, _RELATIVE, *OWN_RATES}
@@ -130,4 +130,4 @@ def _cells(rates: Rates) -> list[str]:
     best = [f"{rates.best[t]:.2g}" if t in rates.best else "" for t in MAIN]
     name, *then = rates.method.split(", then ")
     shown = ", then ".join(f"`{part}`" for part in (name, *then))
-    return [shown, rates.paper, *best, ", ".join(ratios)]
+    return [shown, ", ".join(ratios), *best, rates.paper]

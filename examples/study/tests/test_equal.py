@@ -18,6 +18,7 @@ from examples.study.bench.comparison import all_methods
 from examples.study.bench.config import Result
 from examples.study.bench.search import best_rate
 from examples.study.bench.tasks import TASKS
+from examples.study.compare.styles import styles
 from examples.study.equal import (
     cli,
     methods,
@@ -446,6 +447,17 @@ def test_pictures_show_the_runs():
         for length in lengths:
             said = "python -m examples.study bench table --write"
             assert plot.is_current(task, length, found), said
+
+
+def test_each_method_has_one_color_of_its_own():
+    names = [*space.METHODS]
+    looks = styles(names)
+    assert len({look["color"] for look in looks}) == len(names)
+    for name, look in zip(names, looks, strict=True):
+        assert look.items() >= om.diagnostics.method_style(name).items()
+    twice = styles(["muon", "aro", "muon:b1=0.9"])
+    assert twice[0]["color"] == twice[2]["color"] != twice[1]["color"]
+    assert [look["linestyle"] for look in twice] == ["-", "-", "--"]
 
 
 @pytest.mark.broad
