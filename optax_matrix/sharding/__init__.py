@@ -66,6 +66,7 @@ from optax_matrix.sharding._planned import (
     PlannedTeams,
 )
 from optax_matrix.sharding._state_specs import state_rules, state_specs
+from optax_matrix.sharding._tie import tie
 from optax_matrix.sharding.keep_sharding import as_sharded
 
 __all__ = [
@@ -78,4 +79,5 @@ __all__ = [
     "plan",
     "state_rules",
     "state_specs",
+    "tie",
 ]
