@@ -190,6 +190,7 @@ class Llama(nnx.Module):
             apply = jax.checkpoint(apply)
         if scan:
             return jax.lax.scan(apply, x, states[0])[0]
+        # Tied, so that no layer's activations wait for the optimizer.
         for state in states:
             x, _ = apply(*om.sharding.tie(x, state))
         return x

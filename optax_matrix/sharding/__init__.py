@@ -55,6 +55,7 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 * ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
   without owners.
 * ``_plan`` computes what a step costs, and ``_planned`` prints it.
+* ``_tie`` has the backward pass compute the gradients of a layer together.
 """
 
 from optax_matrix.sharding._owners import owners

@@ -1,4 +1,4 @@
-"""`tie`: the same numbers under every transformation, and one barrier for each layer."""
+"""`tie`: the same numbers under every transformation, and one barrier a layer."""
 
 import functools
 
@@ -9,6 +9,7 @@ import pytest
 from _barriers import assert_equal, barriers
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from optax_matrix.matrices import by_use
 from optax_matrix.sharding import tie
 
 RNG = np.random.default_rng(0)
@@ -117,6 +118,12 @@ def test_what_has_no_gradient_is_returned_as_it_is():
     x, got = tie(X, given)
     assert_equal(x, X)
     assert all(got[name] is given[name] for name in given)
+
+
+def test_what_a_model_uses_is_still_read():
+    table = lambda f: by_use(functools.partial(unrolled, f), LAYERS, X).table()
+    assert table(tied) == table(layer)
+    assert table(tied)["0/w"] is not None
 
 
 @pytest.mark.programs(6, "two programs, and a slice of each tree of shardings")
