@@ -2,36 +2,38 @@
 
     python -m examples.study bench signals
 
-Trains the tiny LLaMA of *books* and the one of *shakespeare* under Muon for 300 steps.
-At some of them it keeps the gradient of each matrix in the layers and its momentum as
-Muon hands it to the kernel, and compares what kernels make of both with the same
-iteration in float64. Matrices with the same singular values and random singular vectors
-stand for larger ones; of those, the kernels also get one whose entries are as small as
-in a matrix of 8192 x 28672 of norm one, where float16 has fewer digits.
+Trains the models of *books* and *shakespeare* under Muon for 300 steps. At some of them
+it keeps the gradient of each matrix in the layers, and its momentum as Muon hands it to
+the kernel, and compares what kernels make of both with the same iteration in float64.
+The last column is for the same matrices divided by so much that their entries are as
+small as those of 8192 x 28672 with norm one, where float16 has fewer digits. Each cell
+has the median and the largest error.
 
 Kernels run on a CPU, where XLA rounds the factors of each product to the dtype and adds
 in float32, as tensor cores do.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from examples.study.bench.runs import optimizer
-from examples.study.bench.search import SEEDS
-from examples.study.bench.spectra import undecayed
-from examples.study.bench.tasks import TASKS, Task
+from examples.study.bench import results, spectra
 from examples.study.bench.config import Config
+from examples.study.bench.markdown import lines
+from examples.study.bench.runs import optimizer
+from examples.study.bench.tasks import TASKS, Task
 from optax_matrix import linalg
 from optax_matrix._paths import named_leaves
 
-COMMAND = "python -m examples.study bench signals"
+Key = tuple[int, str, str]  # Step, "gradient" or "momentum", path.
+Table = Sequence[Sequence[float]]
 TEXTS = "books", "shakespeare"
 AT = (1, 101, 201, 301)  # Steps whose signals are kept.
 DECAY = 0.95  # Of the momentum, as Muon has it.
@@ -52,11 +54,21 @@ TABLES = {"JORDAN": linalg.JORDAN, "YOU": linalg.YOU}
 LARGE = (8192, 28672)
 
 
-def signals(task: Task, build: Any, config: Config, at: tuple[int, ...] = AT) -> dict:
+def signals(
+    task: Task,
+    build: Any,
+    config: Config,
+    at: Sequence[int] = AT,
+    inside: str = "layers",
+) -> dict[Key, np.ndarray]:
     """Gradients and momenta of all matrices in the layers, at some steps of a run.
 
-    Returns:
-        Arrays by ``(step, "gradient" or "momentum", path)``.
+    Args:
+        task: Model and data.
+        build: The method, a function of a schedule.
+        config: Learning rate, seed, steps and batch.
+        at: The steps, in order.
+        inside: What the paths of the matrices contain.
     """
     tx = optimizer(build, config.rate, config.steps)
 
@@ -83,27 +95,26 @@ def signals(task: Task, build: Any, config: Config, at: tuple[int, ...] = AT) ->
         before = count
         for kind, tree in zip(("gradient", "momentum"), seen, strict=True):
             for path, x in named_leaves(tree).items():
-                if x.ndim == 2 and "layers" in path:
+                if x.ndim == 2 and inside in path:
                     found[count, kind, path] = np.asarray(x, np.float64)
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Errors:
+class Errors(NamedTuple):
     """What a kernel makes of one matrix, beside the same iteration in float64.
 
     Attributes:
         rounding: Norm of the difference, over that of the exact result.
-        top: The largest singular value of the result, minus that of the exact one.
+        excess: The largest singular value of the result, minus that of the exact one.
     """
 
     rounding: float
-    top: float
+    excess: float
 
 
-def iterated(x: np.ndarray, rows: Any, smaller: float = 1.0) -> np.ndarray:
-    """Newton-Schulz in float64, from matrices of this norm: ``1 / smaller``."""
-    x = x / (np.linalg.norm(x, axis=(-2, -1), keepdims=True) * smaller)
+def iterated(x: np.ndarray, rows: Table, shrink: float = 1.0) -> np.ndarray:
+    """Newton-Schulz in float64, from matrices of the norm ``1 / shrink``."""
+    x = x / (np.linalg.norm(x, axis=(-2, -1), keepdims=True) * shrink)
     wide = x.shape[-2] <= x.shape[-1]
     x = x if wide else x.swapaxes(-1, -2)
     for a, b, c in rows:
@@ -113,16 +124,71 @@ def iterated(x: np.ndarray, rows: Any, smaller: float = 1.0) -> np.ndarray:
 
 
 def errors(
-    kernel: Callable[..., jax.Array], x: np.ndarray, table: Any, smaller: float = 1.0
+    kernel: Callable[..., jax.Array], x: np.ndarray, table: Table, shrink: float = 1.0
 ) -> list[Errors]:
     """Of each matrix of a stack ``(k, m, n)``; see `iterated`."""
     rows = [table[min(i, len(table) - 1)] for i in range(5)]
     norm = np.linalg.norm(x / np.abs(x).max((-2, -1), keepdims=True), axis=(-2, -1))
-    eps = np.float32((smaller - 1) * norm[:, None, None])
-    run = jax.jit(functools.partial(kernel, coefficients=rows, steps=5))
-    got = np.asarray(run(np.float32(x), eps=eps), np.float64)
-    exact = iterated(x, rows, smaller)
+    eps = np.float32((shrink - 1) * norm + 1e-7)  # Relative to the largest entry.
+    run = functools.partial(kernel, coefficients=rows, steps=5)
+    each = jax.jit(jax.vmap(lambda x, eps: run(x, eps=eps)))
+    got, exact = np.float64(each(np.float32(x), eps)), iterated(x, rows, shrink)
     norms = lambda x: np.linalg.norm(x, axis=(-2, -1))
     tops = lambda x: np.linalg.norm(x, 2, axis=(-2, -1))
     pairs = zip(norms(got - exact) / norms(exact), tops(got) - tops(exact), strict=True)
     return [Errors(float(a), float(b)) for a, b in pairs]
+
+
+def table(found: Mapping[str, Mapping[Key, np.ndarray]]) -> str:
+    """Errors of every kernel with every table of coefficients, by text and kind.
+
+    Args:
+        found: What `signals` returned, by text.
+    """
+    stacks = collections.defaultdict(list)
+    for text, each in found.items():
+        for (_, kind, _), x in each.items():
+            stacks[f"{text}, {kind}", x.shape].append(x)
+    columns = sorted({column for column, _ in stacks})
+
+    def of(kernel, coefficients, column, small=False):
+        return [
+            error
+            for (name, (m, n)), xs in stacks.items()
+            if column in ("", name)
+            for error in errors(
+                *(kernel, np.stack(xs), coefficients),
+                (LARGE[0] * LARGE[1] / (m * n)) ** 0.5 if small else 1.0,
+            )
+        ]
+
+    def row(name, label):
+        each = [of(KERNELS[name], TABLES[label], column) for column in columns]
+        rounding = [[e.rounding for e in es] for es in each]
+        small = of(KERNELS[name], TABLES[label], "", small=True)
+        return (
+            f"{name}, `{label}`",
+            *(f"{np.median(r):.4f}, {max(r):.4f}" for r in rounding),
+            f"{max(e.excess for es in each for e in es):+.3f}",
+            f"{np.median([e.rounding for e in small]):.4f}, "
+            f"{max(e.rounding for e in small):.4f}",
+        )
+
+    headings = (
+        "kernel",
+        *columns,
+        "largest singular value",
+        "entries as in 8192x28672",
+    )
+    return lines(headings, [row(name, label) for label in TABLES for name in KERNELS])
+
+
+def run() -> str:
+    """Trains on both texts; returns the table."""
+    found = {}
+    for text in TEXTS:
+        task, config = TASKS[text], spectra.configs(results.read())["muon"]
+        config = dataclasses.replace(config, task=text, steps=AT[-1], batch=task.batch)
+        build = spectra.undecayed(config, task.arena)
+        found[text] = signals(task, build, config)
+    return table(found)
