@@ -52,6 +52,7 @@ KERNELS: dict[str, Callable[..., jax.Array]] = {
 }
 TABLES = {"JORDAN": linalg.JORDAN, "YOU": linalg.YOU}
 LARGE = (8192, 28672)
+SMALL = "entries as of 8192 x 28672"
 
 
 def signals(
@@ -148,38 +149,25 @@ def table(found: Mapping[str, Mapping[Key, np.ndarray]]) -> str:
     stacks = collections.defaultdict(list)
     for text, each in found.items():
         for (_, kind, _), x in each.items():
-            stacks[f"{text}, {kind}", x.shape].append(x)
-    columns = sorted({column for column, _ in stacks})
-
-    def of(kernel, coefficients, column, small=False):
-        return [
-            error
-            for (name, (m, n)), xs in stacks.items()
-            if column in ("", name)
-            for error in errors(
-                *(kernel, np.stack(xs), coefficients),
-                (LARGE[0] * LARGE[1] / (m * n)) ** 0.5 if small else 1.0,
-            )
-        ]
+            stacks[x.shape].append((f"{text}, {kind}", x))
+    columns = sorted({column for stack in stacks.values() for column, _ in stack})
 
     def row(name, label):
-        each = [of(KERNELS[name], TABLES[label], column) for column in columns]
-        rounding = [[e.rounding for e in es] for es in each]
-        small = of(KERNELS[name], TABLES[label], "", small=True)
-        return (
-            f"{name}, `{label}`",
-            *(f"{np.median(r):.4f}, {max(r):.4f}" for r in rounding),
-            f"{max(e.excess for es in each for e in es):+.3f}",
-            f"{np.median([e.rounding for e in small]):.4f}, "
-            f"{max(e.rounding for e in small):.4f}",
-        )
+        rounding, excess = collections.defaultdict(list), []
+        for (m, n), stack in stacks.items():
+            of = functools.partial(
+                *(errors, KERNELS[name], np.stack([x for _, x in stack]), TABLES[label])
+            )
+            for (column, _), error in zip(stack, of(), strict=True):
+                rounding[column].append(error.rounding)
+                excess.append(error.excess)
+            small = of(shrink=(LARGE[0] * LARGE[1] / (m * n)) ** 0.5)
+            rounding[SMALL] += [error.rounding for error in small]
+        cells = [rounding[column] for column in (*columns, SMALL)]
+        errors_of = [f"{np.median(cell):.4f}, {max(cell):.4f}" for cell in cells]
+        return f"{name}, `{label}`", f"{max(excess):+.3f}", *errors_of
 
-    headings = (
-        "kernel",
-        *columns,
-        "largest singular value",
-        "entries as in 8192x28672",
-    )
+    headings = ("kernel", "largest singular value", *columns, SMALL)
     return lines(headings, [row(name, label) for label in TABLES for name in KERNELS])
 
 

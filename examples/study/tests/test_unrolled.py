@@ -46,9 +46,6 @@ def test_a_platform_has_eight_chips():
         unrolled._mesh(args)
 
 
-SMALL = ("--embed", "512", "--mlp", "1536", "--vocab", "1024")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     aot.compiler_is_missing(),
@@ -56,7 +53,7 @@ SMALL = ("--embed", "512", "--mlp", "1536", "--vocab", "1024")
 )
 def test_the_activations_of_tied_layers_do_not_wait():
     environment = {k: v for k, v in os.environ.items() if k not in aot.ENVIRONMENT}
-    program = [sys.executable, "-m", "examples.study", "unrolled", *SMALL]
+    program = [sys.executable, "-m", "examples.study", "unrolled"]
     keep = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(program, **keep, check=False)
     assert done.returncode == 0, done.stderr
