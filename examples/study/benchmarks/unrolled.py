@@ -5,8 +5,8 @@
 
 Compiles the step of `examples.train_sharded`, model with rematerialized layers and
 optimizer, for a TPU topology or for the chips of a platform. Prints temporary and
-argument memory of a device for AdamW, for a recipe with owners whose layers are not
-tied (`om.sharding.tie`), and for the same with tied layers. On TPUs a recipe has a row
+argument memory of a device for AdamW and for a recipe with owners, both with layers
+that are not tied (`om.sharding.tie`), and for the recipe with tied layers. On TPUs a recipe has a row
 with the compiler's defaults and one with asynchronous all-to-alls, and all rows have
 the compiler's estimate of all cycles, which leaves out waits for other devices. Needs
 `pip install '.[aot]'`, or `'.[aot-cuda]'` with `--platform`.
@@ -124,7 +124,7 @@ def _lowered(row: str, config, mesh, optimizer: str, windows):
         tx = _compile.make_optimizer(optimizer, placement)
     program = train_sharded.program_of(config, mesh, tx)
     untied = mock.patch.object(om.sharding, "tie", lambda *trees: trees)
-    with untied if row == "untied" else contextlib.nullcontext():
+    with untied if row != "tied" else contextlib.nullcontext():
         return program.step.trace(program.state, windows).lower()
 
 
