@@ -6,10 +6,10 @@
 Compiles the step of `examples.train_sharded`, model with rematerialized layers and
 optimizer, for a TPU topology or for the chips of a platform. Prints temporary and
 argument memory of a device for AdamW and for a recipe with owners, both with layers
-that are not tied (`om.sharding.tie`), and for the recipe with tied layers. On TPUs a recipe has a row
-with the compiler's defaults and one with asynchronous all-to-alls, and all rows have
-the compiler's estimate of all cycles, which leaves out waits for other devices. Needs
-`pip install '.[aot]'`, or `'.[aot-cuda]'` with `--platform`.
+that are not tied (`om.sharding.tie`), and for the recipe with tied layers. On TPUs a
+recipe has a row with the compiler's defaults and one with asynchronous all-to-alls, and
+all rows have the compiler's estimate of all cycles, which leaves out waits. Needs `pip
+install '.[aot]'`, or `'.[aot-cuda]'` with `--platform`.
 """
 
 import argparse
