@@ -67,7 +67,7 @@ test-study: $(STAMP)
 
 # The TPU compiler (0.7 GB) has an environment of its own: without a TPU it is noisy.
 AOT := .venv-aot/bin/python
-AOT_TESTS := $(addprefix $(STUDY_TESTS)/test_,aot.py tpu_kernels.py tpu_kernels_compile.py)
+AOT_TESTS := $(addprefix $(STUDY_TESTS)/test_,aot.py unrolled.py tpu_kernels.py tpu_kernels_compile.py)
 AOT_INSTALL = (test -x $(AOT) || $(PYTHON) -m venv .venv-aot) && $(AOT) -m pip install -q -e '.[aot,test]'
 
 # A part that fails does not keep the next ones from running.

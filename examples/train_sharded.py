@@ -168,9 +168,7 @@ def prepare(
     clip: float | None = CLIP,
 ) -> Program:
     """The program; nothing runs yet. `clip` bounds the norm of all gradients."""
-    abstract = jax.eval_shape(initial_weights, config, 0)
-    place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
-    shardings = nnx.map_state(place, abstract)
+    abstract, shardings = weights_of(config, mesh)
     sides = "orientation" in OPTIMIZERS[optimizer].options  # Which side rotates.
     options = {"dimension_numbers": om.matrices.infer(abstract)} if sides else {}
     tx = getattr(om, optimizer)(
@@ -181,6 +179,21 @@ def prepare(
     )
     if clip is not None:
         tx = optax.chain(optax.clip_by_global_norm(clip), tx)
+    return program_of(config, mesh, tx)
+
+
+def weights_of(config: ModelConfig, mesh: Mesh) -> tuple[nnx.State, nnx.State]:
+    """Shapes of the weights, and their shardings."""
+    abstract = jax.eval_shape(initial_weights, config, 0)
+    place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
+    return abstract, nnx.map_state(place, abstract)
+
+
+def program_of(
+    config: ModelConfig, mesh: Mesh, tx: optax.GradientTransformation
+) -> Program:
+    """The program of any optimizer."""
+    abstract, shardings = weights_of(config, mesh)
     specs = om.state_specs(tx, abstract, shardings)
     named = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
     state_shardings = TrainState(shardings, named)

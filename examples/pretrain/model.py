@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+import optax_matrix as om
 from examples.pretrain.config import ModelConfig
 
 
@@ -189,6 +190,7 @@ class Llama(nnx.Module):
             apply = jax.checkpoint(apply)
         if scan:
             return jax.lax.scan(apply, x, states[0])[0]
+        # Tied, so that no layer's activations wait for the optimizer.
         for state in states:
-            x, _ = apply(x, state)
+            x, _ = apply(*om.sharding.tie(x, state))
         return x

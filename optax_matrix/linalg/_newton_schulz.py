@@ -182,7 +182,10 @@ def gram_newton_schulz(
 
     It is unsafe in bfloat16, even with the restart, since the Gram matrix squares the
     condition number: with products rounded to bfloat16, singular values of 3 to 10 were
-    observed.
+    observed. In float16, with the restart and the table `JORDAN`, none was above 1.223
+    (1.203 without rounding) on hard matrices of any scale, and results were closer to
+    the iteration than those of :func:`newton_schulz` in bfloat16 where the matrix had
+    full rank (emulated on a CPU; ``tests/linalg/test_gram_in_float16.py``).
 
     Args:
         x: Matrices of shape ``(..., m, n)``.

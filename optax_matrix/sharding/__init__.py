@@ -55,6 +55,7 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 * ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
   without owners.
 * ``_plan`` computes what a step costs, and ``_planned`` prints it.
+* ``_tie`` has the backward pass compute the gradients of a layer together.
 """
 
 from optax_matrix.sharding._owners import owners
@@ -66,6 +67,7 @@ from optax_matrix.sharding._planned import (
     PlannedTeams,
 )
 from optax_matrix.sharding._state_specs import state_rules, state_specs
+from optax_matrix.sharding._tie import tie
 from optax_matrix.sharding.keep_sharding import as_sharded
 
 __all__ = [
@@ -78,4 +80,5 @@ __all__ = [
     "plan",
     "state_rules",
     "state_specs",
+    "tie",
 ]

@@ -6,7 +6,7 @@ import pathlib
 
 from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
-from examples.study.bench import results, spectra, times
+from examples.study.bench import results, signals, spectra, times
 from examples.study.bench.comparison import all_methods
 from examples.study.bench.plot import draw
 from examples.study.bench.search import expected, is_finished
@@ -50,6 +50,10 @@ def _parser():
     )
     values.set_defaults(command=_spectra)
     values.add_argument("--results", type=pathlib.Path, default=spectra.PATH)
+    rounding = commands.add_parser(
+        "signals", help=_signals.__doc__, description=_signals.__doc__
+    )
+    rounding.set_defaults(command=_signals)
     add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
     return parser
 
@@ -124,6 +128,11 @@ def _time(options):
 def _spectra(options):
     """Singular values of one matrix under every method, for the pages of methods."""
     spectra.run(options.results, results.read())
+
+
+def _signals(_):
+    """Rounding errors of polar kernels on gradients and momenta of two texts."""
+    print(signals.run())
 
 
 def _plot(options):
