@@ -155,7 +155,7 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, residual side, checksum of the parameters' paths, "
+            "(name: shape, perhaps a side, checksum of the parameters' paths, "
             "shapes and axes). "
             "If a layer was renamed, added, frozen or cast, or the sharding, "
             "`max_batch` or `dimension_numbers` changed, carry the state over with "
