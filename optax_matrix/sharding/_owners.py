@@ -52,14 +52,14 @@ from optax_matrix.stacks.placement import (
 class owners:
     r"""Gives every whole matrix to one device of the named mesh axes.
 
-    A step sends each gradient to its owner (one ``all_to_all`` per group of equal
-    leaves, over all axes that split them), runs the whole chain there on local
-    matrices, and sends the update back with another ``all_to_all``. Parameters are sent
-    as well if a transformation needs them. Nothing is computed twice, and state stays
-    with the owners. Of ``P`` bytes of gradients each of ``N`` devices sends
-    ``2 P / N``, compared with ``2 P`` or more if the partitioner gathers matrices. A
-    group of ``K`` matrices is padded to the next multiple of ``N`` with zero matrices.
-    The chain treats them like any others; nothing else contains them.
+    A step sends each gradient to its owner by ``all_to_all`` over all axes that split
+    it, runs the whole chain there on local matrices, and sends the update back by
+    another ``all_to_all``. Parameters are sent as well if a transformation needs them.
+    Nothing is computed twice, and state stays with the owners. Of ``P`` bytes of
+    gradients each of ``N`` devices sends ``2 P / N``, compared with ``2 P`` or more if
+    the partitioner gathers matrices. A group of ``K`` equal matrices is padded to the
+    next multiple of ``N`` with zero matrices. The chain treats them like any others.
+    Groups whose left over matrices have different owners send them together, unpadded.
 
     Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
     hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
