@@ -101,18 +101,32 @@ class Exchange:
         dtype, wire = jnp.dtype(dtype), jnp.dtype(wire_dtype or dtype)
         return wire if wire.itemsize < dtype.itemsize and self.axes else dtype
 
-    def chunks(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
+    def chunks(
+        self,
+        leaves: Sequence[Array],
+        wire_dtype: Any = None,
+        unreduced: tuple[str, ...] = (),
+    ) -> Array:
         """What each owner of this replica needs: ``(places, matrices, *part)``.
 
-        They travel in `wire_dtype` where that is narrower than their own.
+        They travel in `wire_dtype` where that is narrower than their own. Leaves that
+        are `unreduced` along mesh axes are added in their own dtype; along replicated
+        axes each owner gets only the sum of its own matrices.
         """
         own = self.ownership
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first)
         x = x.reshape(own.matrices_per_shard, *self.part)
-        x = x.astype(self.dtype_sent(x.dtype, wire_dtype))
+        dtype = self.dtype_sent(x.dtype, wire_dtype)
+        scatters = bool(unreduced) and {*self.replicated_axes} <= {*unreduced}
+        kept = self.replicated_axes if scatters else ()
+        if rest := tuple(a for a in unreduced if a not in kept):
+            x = jax.lax.psum(x, rest)
+        x = x if kept else x.astype(dtype)
         x = self._reordered(own.by_owner(x), own.shard_axes, self.axes)
-        if self.replicated_axes:
+        if kept:
+            x = jax.lax.psum_scatter(x, kept, tiled=True).astype(dtype)
+        elif self.replicated_axes:
             share = len(x) // self.places[0]
             start = jax.lax.axis_index(self.replicated_axes) * share
             x = jax.lax.dynamic_slice_in_dim(x, start, share)

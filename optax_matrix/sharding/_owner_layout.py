@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -161,15 +162,27 @@ class OwnerLayout(Layout):
         leaves: Mapping[str, Array],
         sides: Sides = None,
         wire_dtype: Any = None,
+        unreduced: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> dict[str, Array]:
-        """Brings the parts of leaves, given by path, to this device's whole stacks."""
+        """Brings the parts of leaves, given by path, to this device's whole stacks.
+
+        Some leaves are `unreduced` along mesh axes: they are added on the way.
+        """
         exchanges = [bundle.exchange for bundle in self.bundles]
         leaves_of = [[leaves[path] for path in b.paths] for b in self.bundles]
         if sides is not None:
             exchanges = [Exchange(x.ownership.of_statistic(sides)) for x in exchanges]
             full = lambda x: x.reshape(*x.shape, *_ones(sides))
             leaves_of = [[full(x) for x in each] for each in leaves_of]
-        moved = to_owners(exchanges, leaves_of, wire_dtype, not self.inside)
+        waiting = []
+        for i, bundle in enumerate(self.bundles):
+            axes = [unreduced.get(path, ()) for path in bundle.paths]
+            if len(set(axes)) > 1:  # They cannot be added together.
+                pairs = zip(leaves_of[i], axes, strict=True)
+                leaves_of[i] = [jax.lax.psum(x, a) if a else x for x, a in pairs]
+                axes = [()]
+            waiting.append(axes[0])
+        moved = to_owners(exchanges, leaves_of, wire_dtype, not self.inside, waiting)
         parts: dict[str, list[Array]] = {}
         for bundle, whole in zip(self.bundles, moved, strict=True):
             own = bundle.ownership

@@ -194,15 +194,16 @@ def to_owners(
     leaves: Sequence[Sequence[Array]],
     wire_dtype: Any,
     pooled: bool,
+    unreduced: Sequence[tuple[str, ...]],
 ) -> list[Array]:
     """This device's whole matrices of each exchange, from its parts of leaves.
 
     Last rounds are pooled with `pooled`. The parts travel in `wire_dtype` where that is
-    narrower than their own.
+    narrower than their own. The leaves of an exchange are `unreduced` along some axes.
     """
     chunks = [
-        exchange.chunks(parts, wire_dtype)
-        for exchange, parts in zip(exchanges, leaves, strict=True)
+        exchange.chunks(parts, wire_dtype, axes)
+        for exchange, parts, axes in zip(exchanges, leaves, unreduced, strict=True)
     ]
     pools = pools_of(exchanges, [x.dtype for x in chunks]) if pooled else []
     found = _moved(exchanges, chunks, pools, Pool.to_owners, all_to_all)

@@ -44,9 +44,8 @@ class Group:
     """Matrices that are stacked and updated together; static but for `ids`.
 
     Attributes:
-        name: Key of the stack: shape, residual side if it is known, checksum of
-            `manifest`. Not the dtype: a checkpoint in bfloat16 restores into a run in
-            float32.
+        name: Key of the stack: shape, residual side if known, checksum of `manifest`.
+            Not the dtype: a checkpoint in bfloat16 restores into a run in float32.
         rows: Output size m.
         cols: Reduction size n.
         dtype: Dtype of the leaves.
