@@ -48,7 +48,22 @@ def explicit_spec(leaf: Any) -> tuple:
     sharding = getattr(jax.typeof(leaf), "sharding", None)
     if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
         return ()
-    return tuple(sharding.spec)
+    return _entries(sharding.spec)
+
+
+def unreduced_axes(leaf: Any) -> tuple[str, ...]:
+    """The mesh axes along which the leaf is a sum that is not computed yet."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None)
+    return () if sharding is None else tuple(sorted(sharding.spec.unreduced))
+
+
+def _entries(spec: PartitionSpec) -> tuple:
+    """The entries of a spec; JAX refuses to iterate over one with unreduced axes."""
+    if not spec.unreduced:
+        return tuple(spec)
+    if hasattr(spec, "partitions"):
+        return tuple(spec.partitions)
+    return tuple(spec.update(unreduced=frozenset()))
 
 
 def named_sharding(leaf: Any) -> NamedSharding | None:
@@ -104,6 +119,19 @@ def check_one_mesh(leaves: Mapping[str, Any]) -> None:
                 f"{sorted(d.id for d in devices[first])} and {path!r} on "
                 f"{sorted(d.id for d in found)}; make one optimizer for each pipeline "
                 "stage, or put the stages on one axis of a mesh of all devices."
+            )
+
+
+def check_reduced(updates: Mapping[str, Any]) -> None:
+    """Raises if a gradient, given by path, is unreduced along mesh axes."""
+    for path, leaf in updates.items():
+        if axes := unreduced_axes(leaf):
+            raise ValueError(
+                f"`updates` must be sums, but that of {path!r} is `unreduced` along "
+                f"{axes}: call jax.sharding.reshard(gradient, spec) with the spec of "
+                "the parameter, or leave `unreduced` out of the out_sharding of the "
+                "product that makes it. Those of matrices may be unreduced with "
+                "placement=om.owners(...) along all axes that split them."
             )
 
 

@@ -119,15 +119,15 @@ def state_bytes(tx: AnyOptimizer, params: Any) -> StateBytes:
         >>> shape = lambda *n: jax.ShapeDtypeStruct(n, jnp.float32)
         >>> params = {"up": {"kernel": shape(64, 128), "bias": shape(128)}}
         >>> print(om.diagnostics.state_bytes(om.muon(1e-3), params))
-        group               field           shape         dtype    elements   bytes
-        (shared)            method/muon     ()            uint32          1       4
-        128x64-in@239267d6  manifest        (1, 4)        uint32          4      16
-        128x64-in@239267d6  mu              (1, 128, 64)  float32     8,192  32,768
-        128x64-in@239267d6  zero_gradients  (1,)          int32           1       4
-        (shared)            count           ()            int32           1       4
-        up/bias             mu              (128,)        float32       128     512
-        up/bias             nu              (128,)        float32       128     512
-        total                                                         8,455  33,820
+        group            field           shape         dtype    elements   bytes
+        (shared)         method/muon     ()            uint32          1       4
+        128x64@239267d6  manifest        (1, 4)        uint32          4      16
+        128x64@239267d6  mu              (1, 128, 64)  float32     8,192  32,768
+        128x64@239267d6  zero_gradients  (1,)          int32           1       4
+        (shared)         count           ()            int32           1       4
+        up/bias          mu              (128,)        float32       128     512
+        up/bias          nu              (128,)        float32       128     512
+        total                                                      8,455  33,820
     """
     leaves = named_leaves(params)
     state = jax.eval_shape(tx.init, params)

@@ -48,13 +48,14 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
   arguments.
 * ``_owner_layout`` groups equal leaves into stacks, those of partners alike
   (``_bundles``). For each group, ``_ownership`` says who owns which matrix, and
-  ``_exchange`` moves them.
+  ``_exchange`` cuts them into parts. ``_pools`` moves these by ``_collectives``.
 * ``_balance`` decides who computes the last round, and ``_teams`` is what a team
   computes together.
 * ``_memory`` moves state to the memory of the host and back.
 * ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
   without owners.
-* ``_plan`` computes what a step costs, and ``_planned`` prints it.
+* ``_plan`` computes what a step costs (``_costs``), and ``_planned`` prints it, in
+  milliseconds of ``_chips`` if one is named.
 * ``_tie`` has the backward pass compute the gradients of a layer together.
 """
 

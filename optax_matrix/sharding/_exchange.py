@@ -7,11 +7,13 @@ to move depends on what an owner axis does to the leaves:
 * it splits the matrices: ``all_to_all`` swaps parts of many matrices for one whole one;
 * it replicates them: each device takes its share of the matrices without communication,
   and ``all_gather`` distributes the results.
+
+`Exchange` cuts leaves into the parts that move and joins what arrives; `_pools` moves
+them.
 """
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,17 +34,16 @@ class Exchange:
     the order of their owners: chunk j of its array is what owner j needs. After, owner
     j holds all parts of its own: chunk i came from device i. That is a transpose of a
     table of chunks, which is what ``all_to_all`` does, and it is its own inverse, so
-    `from_owners` takes the same steps backwards.
+    the way back has the same steps backwards.
 
     It holds only if chunk j is one block of the array, so matrices are brought into the
-    order of `_axes` first. In another order the collective would still run, and owners
+    order of `axes` first. In another order the collective would still run, and owners
     would get parts of each other's matrices: shapes do not show it. Replicated axes
     come first in that order: a replica takes one contiguous share of the matrices
     before the collective, so that it sends only what its own owners need, and the
     shares of all replicas, one after another, are the matrices again.
 
-    Every chunk has the same size, so that owners with fewer matrices have padding. The
-    gather leaves out as much of it as all replicas have.
+    Every chunk has the same size, so that owners with fewer matrices have padding.
     """
 
     ownership: Ownership
@@ -60,70 +61,103 @@ class Exchange:
         return tuple(x for x in self.ownership.shard_axes if x not in self.split_axes)
 
     @functools.cached_property
-    def numbers_sent(self) -> int:
-        """Numbers that a device sends to others, on average of both directions."""
-        own = self.ownership
-        exchanged = own.matrices_per_owner * (own.devices(self.split_axes) - 1)
-        gathered = self._gathered * (self._replicas - 1)
-        return (2 * exchanged + gathered) * math.prod(self._part) // 2
+    def axes(self) -> tuple[str, ...]:
+        """The owner axes of a shard in the order in which matrices are exchanged.
 
-    def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
-        """This device's whole matrices ``(n, rows, cols)``, from its parts of leaves.
-
-        They travel in `wire_dtype` where that is narrower than their own.
+        A replica takes its share before the collective, so that replicated axes are
+        major: its share is then one block, and so is what it gathers from another.
         """
-        own, count = self.ownership, self.ownership.matrices_per_owner
+        return self.replicated_axes + self.split_axes
+
+    @functools.cached_property
+    def places(self) -> tuple[int, int]:
+        """Number of replicas, and of devices that split a matrix."""
+        own = self.ownership
+        return own.devices(self.replicated_axes), own.devices(self.split_axes)
+
+    @functools.cached_property
+    def part(self) -> list[int]:
+        """Shape of a device's part of one matrix."""
+        return [self._local[a] for a in self._inner]
+
+    @functools.cached_property
+    def is_real(self) -> np.ndarray:
+        """Which matrices of the share of each replica are no padding."""
+        real = self.ownership.is_real.ravel()
+        real = self._reordered(real, self.ownership.shard_axes, self.axes)
+        return real.reshape(self.places[0], -1)
+
+    @functools.cached_property
+    def in_last_round(self) -> np.ndarray:
+        """Which owners have a matrix of the last round, by replica and place.
+
+        All are false if there is no last round, in which only some owners have one.
+        """
+        real = self.is_real.reshape(*self.places, -1)
+        return real[..., -1] & bool(self.ownership.remainder)
+
+    def dtype_sent(self, dtype: Any, wire_dtype: Any) -> Any:
+        """The dtype in which matrices of some dtype travel."""
+        dtype, wire = jnp.dtype(dtype), jnp.dtype(wire_dtype or dtype)
+        return wire if wire.itemsize < dtype.itemsize and self.axes else dtype
+
+    def chunks(
+        self,
+        leaves: Sequence[Array],
+        wire_dtype: Any = None,
+        unreduced: tuple[str, ...] = (),
+    ) -> Array:
+        """What each owner of this replica needs: ``(places, matrices, *part)``.
+
+        They travel in `wire_dtype` where that is narrower than their own. Leaves that
+        are `unreduced` along mesh axes are added in their own dtype; along replicated
+        axes each owner gets only the sum of its own matrices.
+        """
+        own = self.ownership
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first)
-        x = x.reshape(own.matrices_per_shard, *self._part)
-        dtype, x = x.dtype, self._for_wire(x, wire_dtype)
-        x = self._reordered(own.by_owner(x), own.shard_axes, self._axes)
-        if self.replicated_axes:
-            share = len(x) // self._replicas
+        x = x.reshape(own.matrices_per_shard, *self.part)
+        dtype = self.dtype_sent(x.dtype, wire_dtype)
+        scatters = bool(unreduced) and {*self.replicated_axes} <= {*unreduced}
+        kept = self.replicated_axes if scatters else ()
+        if rest := tuple(a for a in unreduced if a not in kept):
+            x = jax.lax.psum(x, rest)
+        x = x if kept else x.astype(dtype)
+        x = self._reordered(own.by_owner(x), own.shard_axes, self.axes)
+        if kept:
+            x = jax.lax.psum_scatter(x, kept, tiled=True).astype(dtype)
+        elif self.replicated_axes:
+            share = len(x) // self.places[0]
             start = jax.lax.axis_index(self.replicated_axes) * share
             x = jax.lax.dynamic_slice_in_dim(x, start, share)
-        x = self._all_to_all(x).astype(dtype)
-        x = x.reshape(*self._splits, count, *self._part)
-        whole = (count, own.view.rows, own.view.cols)
+        return x.reshape(self.places[1], own.matrices_per_owner, *self.part)
+
+    def joined(self, chunks: Array, dtype: Any) -> Array:
+        """This device's whole matrices ``(n, rows, cols)``, from all its chunks."""
+        own = self.ownership
+        x = chunks.astype(dtype)
+        x = x.reshape(*self._splits, own.matrices_per_owner, *self.part)
+        whole = (own.matrices_per_owner, own.view.rows, own.view.cols)
         return jnp.transpose(x, self._joined).reshape(whole)
 
-    def from_owners(self, matrices: Array, wire_dtype: Any = None) -> list[Array]:
-        """This device's part of each leaf, from its whole matrices."""
+    def cut(self, matrices: Array, wire_dtype: Any = None) -> Array:
+        """Inverts `joined`: the chunks of this device's whole matrices."""
         own = self.ownership
-        shape = [*self._splits, own.matrices_per_owner, *self._part]
+        shape = [*self._splits, own.matrices_per_owner, *self.part]
         x = matrices.reshape([shape[i] for i in self._joined])
-        x = jnp.transpose(x, _inverse(self._joined)).reshape(-1, *self._part)
-        dtype, x = x.dtype, self._for_wire(x, wire_dtype)
-        x = self._all_gather(self._all_to_all(x))
-        x = self._reordered(x, self._axes, own.shard_axes)
+        x = jnp.transpose(x, _inverse(self._joined))
+        x = x.reshape(self.places[1], own.matrices_per_owner, *self.part)
+        return x.astype(self.dtype_sent(x.dtype, wire_dtype))
+
+    def leaves(self, chunks: Array, dtype: Any) -> list[Array]:
+        """This device's part of each leaf, from the chunks of all replicas' owners."""
+        own = self.ownership
+        x = chunks.reshape(-1, *self.part)
+        x = self._reordered(x, self.axes, own.shard_axes)
         x = own.in_order(x).astype(dtype)
         shape = [own.leaves, *self._local]
         x = x.reshape([shape[i] for i in self._batch_first])
         return list(jnp.transpose(x, _inverse(self._batch_first)))
-
-    def _all_to_all(self, x: Array) -> Array:
-        # One collective over all axes that split matrices. With sharding constraints
-        # the partitioner would gather all matrices on every device if two axes changed
-        # in one constraint; a constraint for each axis would move everything twice.
-        if not self.split_axes:
-            return x
-        return jax.lax.all_to_all(x, self.split_axes, 0, 0, tiled=True)
-
-    def _all_gather(self, x: Array) -> Array:
-        """The shares of all replicas; the values of padding are arbitrary."""
-        if not self.replicated_axes:
-            return x
-        axes, count = self.replicated_axes, self._gathered
-        gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
-        if count == len(x):
-            return gather(x)
-        # The last round has padding between real matrices. Each replica moves its
-        # padding to the end, and sends as many matrices as the fullest share has.
-        order = np.argsort(~self._is_real, axis=1, kind="stable")
-        own = jnp.asarray(order)[jax.lax.axis_index(axes), :count]
-        places = np.minimum(np.argsort(order, axis=1), count - 1)
-        places += count * np.arange(len(order))[:, None]
-        return gather(x[own])[places.ravel()]
 
     def _reordered(self, x: Any, old: Sequence[str], new: Sequence[str]) -> Any:
         """The matrices of all owners, in the order of other axes."""
@@ -135,36 +169,7 @@ class Exchange:
         order = [*map(old.index, new), *range(len(old), blocks.ndim)]
         return blocks.transpose(order).reshape(x.shape)
 
-    def _for_wire(self, x: Array, dtype: Any) -> Array:
-        narrower = dtype is not None and jnp.dtype(dtype).itemsize < x.dtype.itemsize
-        return x.astype(dtype) if narrower and self._axes else x
-
     # The rest are static numbers and shapes.
-
-    @functools.cached_property
-    def _axes(self) -> tuple[str, ...]:
-        """The owner axes of a shard in the order in which matrices are exchanged.
-
-        A replica takes its share before the collective, so that replicated axes are
-        major: its share is then one block, and so is what it gathers from another.
-        """
-        return self.replicated_axes + self.split_axes
-
-    @functools.cached_property
-    def _replicas(self) -> int:
-        return self.ownership.devices(self.replicated_axes)
-
-    @functools.cached_property
-    def _is_real(self) -> np.ndarray:
-        """Which matrices of the share of each replica are no padding."""
-        real = self.ownership.is_real.ravel()
-        real = self._reordered(real, self.ownership.shard_axes, self._axes)
-        return real.reshape(self._replicas, -1)
-
-    @functools.cached_property
-    def _gathered(self) -> int:
-        """Number of matrices of a share that are gathered."""
-        return int(self._is_real.sum(axis=1).max())
 
     @functools.cached_property
     def _inner(self) -> list[int]:
@@ -177,11 +182,6 @@ class Exchange:
         own = self.ownership
         pairs = zip(own.view.shape, own.spec, strict=True)
         return [size // own.devices(axes) for size, axes in pairs]
-
-    @functools.cached_property
-    def _part(self) -> list[int]:
-        """Shape of a device's part of one matrix."""
-        return [self._local[a] for a in self._inner]
 
     @functools.cached_property
     def _splits(self) -> list[int]:

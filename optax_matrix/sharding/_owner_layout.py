@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -21,6 +22,7 @@ from optax_matrix.sharding._bundles import Bundle, bundled, without
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
+from optax_matrix.sharding._pools import from_owners, to_owners
 from optax_matrix.sharding._teams import LastRound, Team
 from optax_matrix.stacks.identities import FILLER
 from optax_matrix.stacks.layout import Layout
@@ -160,17 +162,30 @@ class OwnerLayout(Layout):
         leaves: Mapping[str, Array],
         sides: Sides = None,
         wire_dtype: Any = None,
+        unreduced: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> dict[str, Array]:
-        """Brings the parts of leaves, given by path, to this device's whole stacks."""
+        """Brings the parts of leaves, given by path, to this device's whole stacks.
+
+        Some leaves are `unreduced` along mesh axes: they are added on the way.
+        """
+        exchanges = [bundle.exchange for bundle in self.bundles]
+        leaves_of = [[leaves[path] for path in b.paths] for b in self.bundles]
+        if sides is not None:
+            exchanges = [Exchange(x.ownership.of_statistic(sides)) for x in exchanges]
+            full = lambda x: x.reshape(*x.shape, *_ones(sides))
+            leaves_of = [[full(x) for x in each] for each in leaves_of]
+        waiting = []
+        for i, bundle in enumerate(self.bundles):
+            axes = [unreduced.get(path, ()) for path in bundle.paths]
+            if len(set(axes)) > 1:  # They cannot be added together.
+                pairs = zip(leaves_of[i], axes, strict=True)
+                leaves_of[i] = [jax.lax.psum(x, a) if a else x for x, a in pairs]
+                axes = [()]
+            waiting.append(axes[0])
+        moved = to_owners(exchanges, leaves_of, wire_dtype, not self.inside, waiting)
         parts: dict[str, list[Array]] = {}
-        for bundle in self.bundles:
+        for bundle, whole in zip(self.bundles, moved, strict=True):
             own = bundle.ownership
-            leaves_of = [leaves[path] for path in bundle.paths]
-            exchange = bundle.exchange
-            if sides is not None:
-                exchange = Exchange(own.of_statistic(sides))
-                leaves_of = [x.reshape(*x.shape, *_ones(sides)) for x in leaves_of]
-            whole = exchange.to_owners(leaves_of, wire_dtype)
             if sides is None:
                 pieces = own.matrix.to_matrices(whole)
             else:
@@ -183,15 +198,18 @@ class OwnerLayout(Layout):
 
     def unstack(self, stacks: Any, wire_dtype: Any = None) -> dict[str, Array]:
         """Sends this device's stacks back to the parts of the leaves."""
-        leaves: dict[str, Array] = {}
+        matrices: list[Array] = []
         for bundle in self.bundles:
             own, pieces = bundle.ownership, []
             for name, lo, hi in bundle.slots:
                 shape = stacks[name].shape[1:]
                 by_matrix = stacks[name].reshape(own.matrices_per_owner, -1, *shape)
                 pieces.append(by_matrix[:, lo:hi].reshape(-1, *shape))
-            whole = own.matrix.from_matrices(pieces)
-            parts = bundle.exchange.from_owners(whole, wire_dtype)
+            matrices.append(own.matrix.from_matrices(pieces))
+        exchanges = [bundle.exchange for bundle in self.bundles]
+        moved = from_owners(exchanges, matrices, wire_dtype, not self.inside)
+        leaves: dict[str, Array] = {}
+        for bundle, parts in zip(self.bundles, moved, strict=True):
             leaves |= dict(zip(bundle.paths, parts, strict=True))
         return leaves
 

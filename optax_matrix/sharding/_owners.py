@@ -6,10 +6,15 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix._mesh import named_sharding, visible_mesh
+from optax_matrix._mesh import (
+    check_reduced,
+    named_sharding,
+    unreduced_axes,
+    visible_mesh,
+)
 from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix.sharding._checks import (
@@ -31,9 +36,11 @@ from optax_matrix.sharding._run import (
     anchor,
     as_specified,
     check_names,
+    check_param_specs,
     on_every_device,
     own_part,
     specs_of_state,
+    with_unreduced,
 )
 from optax_matrix.sharding._teams import in_team
 from optax_matrix.stacks.placement import (
@@ -52,14 +59,15 @@ from optax_matrix.stacks.placement import (
 class owners:
     r"""Gives every whole matrix to one device of the named mesh axes.
 
-    A step sends each gradient to its owner (one ``all_to_all`` per group of equal
-    leaves, over all axes that split them), runs the whole chain there on local
-    matrices, and sends the update back with another ``all_to_all``. Parameters are sent
-    as well if a transformation needs them. Nothing is computed twice, and state stays
-    with the owners. Of ``P`` bytes of gradients each of ``N`` devices sends
-    ``2 P / N``, compared with ``2 P`` or more if the partitioner gathers matrices. A
-    group of ``K`` matrices is padded to the next multiple of ``N`` with zero matrices.
-    The chain treats them like any others; nothing else contains them.
+    A step sends each gradient to its owner by ``all_to_all`` over all axes that split
+    it, runs the whole chain there on local matrices, and sends the update back by
+    another ``all_to_all``. Parameters are sent as well if a transformation needs them.
+    Nothing is computed twice, and state stays with the owners. Of ``P`` bytes of
+    gradients each of ``N`` devices sends ``2 P / N``, compared with ``2 P`` or more if
+    the partitioner gathers matrices. A group of ``K`` equal matrices is padded to the
+    next multiple of ``N`` with zero matrices. The chain treats them like any others.
+    Groups whose left over matrices have different owners send them together, unpadded.
+    Gradients that are ``unreduced`` along Explicit axes are added on the way to owners.
 
     Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
     hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
@@ -215,7 +223,7 @@ class owners:
         """See `Placement.init`."""
         if not layout.groups:
             return make_state(layout, {}, arrays)
-        _check_param_specs(layout, params)
+        check_param_specs(layout, params)
         make = lambda local, arrays: make_state(local, local.zeros(), arrays)
         whole = jax.eval_shape(partial(make, layout), arrays)
         part = jax.eval_shape(partial(make, layout.part()), arrays)
@@ -250,9 +258,14 @@ class owners:
             _, state = step(layout, stacks, state, arrays)
             return {}, state
 
+        waiting = {p: unreduced_axes(x) for p, x in leaves["updates"].items()}
+        if layout.inside:
+            check_reduced(leaves["updates"])
+
         def on_device(leaves, state, arrays):
             local = layout.on_device(state.manifest)
-            stacks = {"updates": local.stack(leaves["updates"], None, self.wire_dtype)}
+            grads = leaves["updates"], None, self.wire_dtype, waiting
+            stacks = {"updates": local.stack(*grads)}
             for name, tree in leaves.items():
                 if name != "updates":  # Others are never rounded.
                     stacks[name] = local.stack(tree, sides.get(name))
@@ -271,8 +284,9 @@ class owners:
         leaves, state = as_specified((leaves, state), (whole, full), layout.mesh)
         # Every device gets each extra argument whole; unused ones are not sent.
         arrays = as_specified(arrays, [PartitionSpec()] * len(arrays), layout.mesh)
-        in_specs = (own, manual, PartitionSpec())
         out_specs = (own["updates"], manual), (whole["updates"], full)
+        summed = with_unreduced(leaves["updates"], own["updates"])
+        in_specs = (own | {"updates": summed}, manual, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, *out_specs)
         leaves, state = run(leaves, state, arrays)
         return leaves, stored(self.memory, state, layout.groups)
@@ -290,17 +304,3 @@ class owners:
 
 
 _: type[Placement[OwnerLayout]] = owners  # Checked by pyright.
-
-
-def _check_param_specs(layout: OwnerLayout, params: Leaves) -> None:
-    """Raises if a concrete parameter's sharding differs from ``param_specs``."""
-    for path, leaf in params.items():
-        if (sharding := named_sharding(leaf)) is None:
-            continue
-        given = NamedSharding(sharding.mesh, layout.full_specs[path])
-        if not sharding.is_equivalent_to(given, leaf.ndim):
-            raise ValueError(
-                f"`param_specs` must say how parameters are sharded, but {path!r} is "
-                f"sharded as {sharding.spec}, not as {given.spec}; pass the specs that "
-                "it has (owners.from_params), or shard it so."
-            )

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import NamedTuple
 
+from optax_matrix.sharding._chips import CHIPS, ChipName
+
 _MIB = 2**20
 
 
@@ -41,12 +43,15 @@ class PlannedChoice(NamedTuple):
         work: Work of the busiest device, as in `Plan`.
         sent: Bytes that a device sends in a step, without teams.
         has_inside: As in `Plan`.
+        cut: A replicated axis of which only eight devices own matrices, those of a
+            host; None for axes as they are.
     """
 
     axes: tuple[str, ...]
     work: float
     sent: int
     has_inside: bool
+    cut: str | None = None
 
     def beats(self, work: float, sent: int) -> bool:
         """Whether it has no more of either and less of one."""
@@ -79,11 +84,19 @@ class Plan:
         devices: Number of devices of the mesh.
         work: Work of the busiest device relative to an even split among all devices:
             twice as much on two slices that both do all of the work.
+        operations: Those of an iteration of Newton-Schulz on a device if all had
+            equally many.
         sent_in_teams: Bytes that a device sends at most in teams in a step, if the
             kernel is `linalg.newton_schulz` with five steps in bfloat16.
         least_sent: Bytes that a device would send in a step without padding, if all
             sent equally much, without teams.
+        padding: How many of the bytes that a device sends belong to no matrix, on
+            average of all devices.
+        sent_for_replicas: Bytes that a device sends in a step to reduce gradients of
+            parameters that are replicated, with any optimizer.
+        replicas: The mesh axes along which all parameters are replicated.
         state_bytes: Bytes of the whole optimizer's state on a device.
+        even_state_bytes: The same without padding, if all devices had equally much.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
         teams: The argument of `owners`.
         by_teams: The cost with each number that ``teams`` can be; empty if there is no
@@ -93,21 +106,28 @@ class Plan:
         replicated_axes: Mesh axes that split no matrix with owners.
         has_inside: Whether mesh axes stay inside the matrices. The partitioner then
             sends more than the plan counts.
+        chip: The chip of the milliseconds that are printed, if any.
     """
 
     groups: tuple[PlannedGroup, ...]
     without_owners: int
     devices: int
     work: float
+    operations: float
     sent_in_teams: int
     least_sent: int
+    padding: int
+    sent_for_replicas: int
+    replicas: tuple[str, ...]
     state_bytes: int
+    even_state_bytes: int
     stack_bytes: int
     teams: int
     by_teams: tuple[PlannedTeams, ...]
     others: tuple[PlannedChoice, ...]
     replicated_axes: tuple[str, ...]
     has_inside: bool
+    chip: ChipName | None = None
 
     @property
     def sent(self) -> int:
@@ -126,18 +146,31 @@ class Plan:
             count = self.without_owners
             lines.append(f"{count} matrices stay where they are, without owners")
         if self.groups:
+            sent = self._bytes(self.sent, self.has_inside)
+            least = f" of {_mib(self.least_sent)} MiB" if self.least_sent else ""
             lines += [
                 f"busiest of {self.devices} devices: {self.work:.2f}x an even split",
-                f"sent by a device: {self._bytes(self.sent, self.has_inside)}; its "
-                f"whole gradients: {_mib(self.stack_bytes)} MiB",
+                f"sent by a device: {sent}{least}; "
+                f"{_mib(self.padding)} MiB are padding",
             ]
         if self.sent_in_teams:
             lines.append(f"of that in teams: {_mib(self.sent_in_teams)} MiB")
-        lines.append(f"state on a device: {_mib(self.state_bytes)} MiB")
+        if self.replicas:
+            along = " and ".join(map(repr, self.replicas))
+            lines.append(
+                f"gradients besides: {_mib(self.sent_for_replicas)} MiB, an all-reduce "
+                f"along {along} with any optimizer"
+            )
+        even = _mib(self.even_state_bytes)
+        held = _mib(self.state_bytes)
+        lines.append(f"state on a device: {held} MiB; an even split: {even} MiB")
+        if self.chip is not None and self.groups:
+            lines += self._times(self.chip)
         for x in self.by_teams:
             if x.teams != self.teams:
                 sent = self._bytes(x.sent, self.has_inside)
-                lines.append(f"teams={x.teams}: {x.work:.2f}x; {sent}")
+                time = self._time(x.work, x.sent)
+                lines.append(f"teams={x.teams}: {x.work:.2f}x; {sent}{time}")
         return "\n".join([*lines, *map(self._line, self.better)])
 
     @property
@@ -150,10 +183,38 @@ class Plan:
     def _line(self, choice: PlannedChoice) -> str:
         sent = self._bytes(choice.sent, choice.has_inside)
         line = f"owners({choice.axes!r}): {choice.work:.2f}x; {sent}"
+        line += self._time(choice.work, choice.sent, within=bool(choice.cut))
+        if choice.cut:
+            line += f", if {choice.cut!r} were the eight devices of a host"
         if choice.has_inside:
             line += ", if the partitioner splits the rest evenly"
         along = ", ".join(repr(x) for x in choice.axes if x in self.replicated_axes)
         return f"{line}; updates are gathered along {along}" if along else line
+
+    def _times(self, name: ChipName) -> list[str]:
+        """The least that a step takes on a chip; nothing hides products."""
+        flag = CHIPS[name].flag
+        hidden = f", hidden only with the compiler's {flag}" if flag else ", exposed"
+        products, exchange = self._milliseconds(self.work, self.sent)
+        even, least = self._milliseconds(1.0, self.least_sent)
+        return [
+            f"products on {name}: {products:.1f} ms, exposed; even split: {even:.1f}",
+            f"exchange on {name}: {exchange:.1f} ms{hidden}; the least: {least:.1f}",
+        ]
+
+    def _time(self, work: float, sent: int, within: bool = False) -> str:
+        if self.chip is None:
+            return ""
+        products, exchange = self._milliseconds(work, sent, within)
+        return f"; {products:.1f} + {exchange:.1f} ms"
+
+    def _milliseconds(
+        self, work: float, sent: int, within: bool = False
+    ) -> tuple[float, float]:
+        """Those of products and exchange; `within` says that it stays in a host."""
+        chip = CHIPS[self.chip or "v5e"]
+        products = chip.of_work(work * self.operations)
+        return 1e3 * products, 1e3 * chip.of_bytes(sent, 1 if within else self.devices)
 
     def _bytes(self, sent: int, has_inside: bool) -> str:
         said = f"{_mib(sent)} MiB" + (" or more" if has_inside else "")

@@ -13,7 +13,9 @@ from optax_matrix._mesh import (
     explicit_axes,
     explicit_part,
     explicit_spec,
+    named_sharding,
     own_mesh,
+    unreduced_axes,
     with_auto_axes,
 )
 from optax_matrix._paths import group_of, leaves_with_keys, map_with_keys, path_name
@@ -60,12 +62,23 @@ def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
         return tree
 
     def bring(leaf, spec):
-        spec = explicit_part(spec, mesh)
-        if own_mesh(leaf) is not None and PartitionSpec(*explicit_spec(leaf)) == spec:
+        shown = explicit_part(spec, mesh)
+        if own_mesh(leaf) is not None and PartitionSpec(*explicit_spec(leaf)) == shown:
             return leaf
+        if axes := unreduced_axes(leaf):  # Only the rest changes.
+            spec = PartitionSpec(*shown, unreduced=frozenset(axes))
+        else:
+            spec = shown
         return jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(bring, tree, specs)
+
+
+def with_unreduced(leaves: Mapping[str, Any], specs: Mapping[str, Any]) -> dict:
+    """The specs of leaves, by path, with the axes along which they are unreduced."""
+    axes = {path: frozenset(unreduced_axes(x)) for path, x in leaves.items()}
+    added = lambda path: PartitionSpec(*specs[path], unreduced=axes[path])
+    return {path: added(path) if axes[path] else specs[path] for path in leaves}
 
 
 def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,4 +141,18 @@ def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
                 f"State {path_name(keys)!r} of shape {x.shape} must be under the name "
                 "of its stack, by which state of single matrices is recognized; make "
                 "state with jax.tree.map over the stacks."
+            )
+
+
+def check_param_specs(layout: OwnerLayout, params: Mapping[str, Any]) -> None:
+    """Raises if a concrete parameter's sharding differs from ``param_specs``."""
+    for path, leaf in params.items():
+        if (sharding := named_sharding(leaf)) is None:
+            continue
+        given = NamedSharding(sharding.mesh, layout.full_specs[path])
+        if not sharding.is_equivalent_to(given, leaf.ndim):
+            raise ValueError(
+                f"`param_specs` must say how parameters are sharded, but {path!r} is "
+                f"sharded as {sharding.spec}, not as {given.spec}; pass the specs that "
+                "it has (owners.from_params), or shard it so."
             )

@@ -9,6 +9,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix._mesh import (
+    check_reduced,
     explicit_spec,
     has_auto_axes,
     named_sharding,
@@ -104,6 +105,7 @@ class KeepSharding:
         sides: Mapping[str, Sides],
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
+        check_reduced(leaves["updates"])
         alone = all(map(is_on_one_device, leaves["updates"].values()))
         most = Thresholds.joined_elements
         few = lambda m, n: min(layout.largest_batch(m, n), most // (m * n))

@@ -44,12 +44,13 @@ class Group:
     """Matrices that are stacked and updated together; static but for `ids`.
 
     Attributes:
-        name: Key of the stack: shape, residual side, checksum of `manifest`. Not the
-            dtype: a checkpoint in bfloat16 restores into a run in float32.
+        name: Key of the stack: shape, residual side if known, checksum of `manifest`.
+            Not the dtype: a checkpoint in bfloat16 restores into a run in float32.
         rows: Output size m.
         cols: Reduction size n.
         dtype: Dtype of the leaves.
-        residual: Side of the residual stream (``"out"``, ``"in"``), if known.
+        residual: Side of the residual stream (``"out"``, ``"in"``), if known. Inside
+            `on_matrices` it is known to those who ask for it while they make state.
         spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
         members: The pieces of leaves that the stack consists of.
         count: Number of matrices, padding included.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from optax_matrix._mesh import check_reduced
 from optax_matrix._paths import flatten_named
 from optax_matrix.matrices.decisions import Kinds
 from optax_matrix.stacks.layout import Layout
@@ -111,6 +112,7 @@ def _admitted(
     like = {path: own.leaves[path] for path in grads.leaves}
     kinds, layout = terms.seen(updates if params is None else params, like)
     _check_manifest(layout, state)
+    check_reduced({p: x for p, x in grads.leaves.items() if p not in kinds.views})
     return Admitted(grads, own, params is not None, kinds, layout)
 
 
@@ -155,7 +157,7 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, residual side, checksum of the parameters' paths, "
+            "(name: shape, perhaps a side, checksum of the parameters' paths, "
             "shapes and axes). "
             "If a layer was renamed, added, frozen or cast, or the sharding, "
             "`max_batch` or `dimension_numbers` changed, carry the state over with "

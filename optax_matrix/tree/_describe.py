@@ -14,6 +14,7 @@ from optax_matrix.matrices.shares import shares
 from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import zero_leaves
+from optax_matrix.tree._asked_sides import without_sides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Row:
         leaf: Its path.
         shape: Its shape.
         view: Its matrices, ``batch x (out, in)``.
-        group: The stacks that hold them.
+        group: The stacks that hold them. The names of those of a method that asks for
+            residual sides, such as `aro`, have these, too (``5x3-in``).
         optimizer: The optimizer that it gets.
         why: The reason.
         owners: Which owners have its matrices, as in ``0-3 of 8``; empty without.
@@ -109,15 +111,15 @@ def describe(
         >>> import jax.numpy as jnp
         >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
         >>> print(describe(params, matrix="muoneq", other="adamw"))
-        leaf       shape   view       group            optimizer  why
-        up/bias    (5,)    -          -                adamw      a vector
-        up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
+        leaf       shape   view       group         optimizer  why
+        up/bias    (5,)    -          -             adamw      a vector
+        up/kernel  (3, 5)  1x (5, 3)  5x3@969525da  muoneq     kernel (in, out)
         75% muoneq, 0% embeddings and heads, 25% adamw
     """
     _refuse_what_is_no_tree(params, matrix=matrix, other=other)
     decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
     make = group_matrices if placement is None else placement.layout
-    layout = make(leaves, views_of(decisions), max_batch, {})
+    layout = make(leaves, without_sides(views_of(decisions)), max_batch, {})
     groups: dict[str, list[str]] = {}
     for name, group in layout.groups.items():
         for member in group.members:

@@ -44,6 +44,7 @@ from optax_matrix.tree._admission import (
     refuse_missing_updates,
 )
 from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
+from optax_matrix.tree._asked_sides import views_for
 from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
@@ -109,8 +110,7 @@ class OnMatrices:
         kinds = self.kinds[_form(params, leaves)] = kinds_of(decisions)
         refuse_tiny(leaves, kinds.views)
         if not self.moves_zeros:
-            name = self.name or "this transformation"
-            warn_of_zero_leaves(leaves, kinds.views, name)
+            warn_of_zero_leaves(leaves, kinds.views, self.name or "this transformation")
         warn_of_unmatched_pairs(self.pairs, kinds.views)
         layout = self._layout(leaves, kinds)
         boxes = {p: d.box for p, d in decisions.items() if d.box is not None}
@@ -178,14 +178,14 @@ class OnMatrices:
         """What was decided on some leaves of a tree; after a restart it is so anew."""
         form = _form(tree, leaves)
         if form not in self.kinds:
-            decisions = decide(tree, self.dimension_numbers, leaves)
-            self.kinds[form] = kinds_of(decisions)
+            self.kinds[form] = kinds_of(decide(tree, self.dimension_numbers, leaves))
         kinds = self.kinds[form]
         return kinds, self._layout(leaves, kinds)
 
     def _layout(self, leaves: Mapping[str, Any], kinds: Kinds) -> Layout:
         pairs = pairs_of(self.pairs, leaves, kinds.views) if any(self.pairs) else {}
-        return self.placement.layout(leaves, kinds.views, self.max_batch, pairs)
+        views = views_for(self.build, leaves, kinds, pairs)
+        return self.placement.layout(leaves, views, self.max_batch, pairs)
 
     def _update_matrices(
         self, trees: Admitted, state: Any, extra_args: Any

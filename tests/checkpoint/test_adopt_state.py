@@ -15,9 +15,11 @@ from optax.contrib import MuonState
 import optax_matrix as om
 from optax_matrix import recipes
 from optax_matrix._paths import named_leaves
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.rules import by_path
-from optax_matrix.stacks.layout import make_layout
+from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.transforms.first_moments._momentum import MomentumState
+from optax_matrix.tree._asked_sides import without_sides
 from optax_matrix.tree.state import OnMatricesState
 
 pytestmark = pytest.mark.broad
@@ -147,13 +149,19 @@ def arrays(tree):
     return {path: np.asarray(x, np.float32) for path, x in named_leaves(tree).items()}
 
 
+def layout_of(params, rule=None):
+    """The stacks of a method that does not ask for residual sides."""
+    views = without_sides(views_of(decide(params, rule)))
+    return group_matrices(named_leaves(params), views)
+
+
 def assert_continues(state, tx, params, source, rtol=1e-6):
     fresh = tx.init(params)
     kinds = lambda t: jax.tree.map(lambda x: (x.shape, x.dtype), t)
     assert kinds(state) == kinds(fresh)
     (momenta,), (given,) = nodes(MomentumState, state), nodes(MuonState, source)
     (ours,), (adam,) = (nodes(optax.ScaleByAdamState, s) for s in (state, source))
-    momentum = arrays(make_layout(params).unstack(momenta.mu))
+    momentum = arrays(layout_of(params).unstack(momenta.mu))
     wanted = arrays(given.mu)
     assert set(momentum) == set(wanted)
     for path, mu in wanted.items():
@@ -256,7 +264,7 @@ def test_with_dimension_numbers():
     state = om.adopt_state(source, tx, TREE)
     (momenta,) = nodes(MomentumState, state)
     (held,) = nodes(OnMatricesState, state)
-    assert set(momenta.mu) == set(held.manifest) == set(make_layout(TREE, rule).groups)
+    assert set(momenta.mu) == set(held.manifest) == set(layout_of(TREE, rule).groups)
 
 
 LACKS, NO_PLACE = "but lacks inner_state/", "no place for mu of down/kernel"

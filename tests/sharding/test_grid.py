@@ -161,8 +161,11 @@ def test_grid(mesh_name, kind, counts, chain, cpus):
         assert step._cache_size() == 1
 
     # Layers are whole on their devices; the four other groups travel there and back.
+    # What is left over of three travels together: of "rest" on a mesh of 4 x 2 two of
+    # them have nothing else.
     found = collectives(step.lower(params, noise, state).compile())
-    assert found == {"all-to-all": 8}
+    fewer = (mesh_name, counts) == ("fsdp4-tp2", "rest")
+    assert found == {"all-to-all": 6 if fewer else 8}
 
 
 @pytest.mark.slow

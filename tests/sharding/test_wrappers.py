@@ -201,8 +201,9 @@ def test_wire_dtype_rounds_twice_and_no_more(mesh):
     np.testing.assert_array_equal(updates["bias"], grads["bias"])
     # The compiler for CPU travels in f32 all the same; what it is given counts.
     program = update.lower(sharded, state).as_text().splitlines()
+    # Fewer matrices than owners: both groups travel together, there and back.
     travel = [line for line in program if "stablehlo.all_to_all" in line]
-    assert len(travel) == 4
+    assert len(travel) == 2
     assert all("bf16" in line for line in travel)
 
 
