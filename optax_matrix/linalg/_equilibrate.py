@@ -20,6 +20,7 @@ from optax_matrix.linalg.scale import (
     inverse_norms,
     kept_apart,
     peak_or_one,
+    roots_with_floor,
     safe_root,
     safe_rsqrt,
     squares_of,
@@ -262,16 +263,13 @@ def rank_one_scales(
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    short, long = _roots_with_floor(q, y), peak[..., 0] * _roots_with_floor(s, y.mT)
+    short, long = (
+        roots_with_floor(squares, jnp.any(y != 0, axis=axis))
+        for squares, axis in ((q, -1), (s, -2))
+    )
+    long = peak[..., 0] * long
     return (long, short) if tall else (short, long)
 
 
 def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
-
-
-def _roots_with_floor(squares: Array, y: Array) -> Array:
-    """Take roots; those of rows of ``y`` that are not zero get a floor."""
-    root = safe_root(squares)
-    floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))
-    return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)
