@@ -1,7 +1,7 @@
 """RACS's step, with as few readings of the gradient as its formulas allow."""
 
-import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,7 @@ def equilibrate_rank_one(
         rms = safe_divide(divisor, unit) * over_a * safe_root(by_inverse / n)
         if max_rms is not None:
             usual = grown * divisor * _weighted_rms(row, col, by_b)
-            largest = max_rms * jnp.clip(usual, 1, 1 / (1 - decay))
+            largest: Any = max_rms * jnp.clip(usual, 1, 1 / (1 - decay))
             factor = jnp.where(rms > largest, safe_divide(largest, rms), 1)
             rms, over_a = rms * factor, over_a * factor
         norm = n**0.5 * _norm(rms)[..., None]
@@ -198,8 +198,8 @@ def _weighted_rms(row, col, by_col):
     """
     a, b = unit_max(row), unit_max(col)
     squares = jnp.sum(a**2 * by_col, axis=-1, keepdims=True)
-    weights = (jnp.sum(v**4, axis=-1, keepdims=True) for v in (a, b))
-    size = safe_root(safe_divide(squares, math.prod(weights)))
+    weights = _square_norm(a**2) * _square_norm(b**2)
+    size = safe_root(safe_divide(squares, weights))
     for v in (row, col):
         size = safe_divide(size, jnp.max(v, axis=-1, keepdims=True))
     return size

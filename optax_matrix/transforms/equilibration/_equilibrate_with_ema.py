@@ -166,7 +166,7 @@ def unzip(like, tree, width):
     return tuple(structure.unflatten([row[i] for row in rows]) for i in range(width))
 
 
-def mix_roots(old, new, decay, live):
+def mix_roots(old, new, decay, live) -> Any:
     """Square root of the average of two squares, without forming the squares."""
     if old is None:
         return None
