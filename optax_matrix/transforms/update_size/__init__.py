@@ -25,5 +25,6 @@ from optax_matrix.transforms.update_size._scaling import (
     TargetRms as TargetRms,
     check_matched as check_matched,
     matched as matched,
+    scaled as scaled,
     target_rms as target_rms,
 )
