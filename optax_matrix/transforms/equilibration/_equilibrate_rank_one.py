@@ -49,8 +49,8 @@ def equilibrate_rank_one(
     r"""RACS's step: the chain of `equilibrate_with_ema` and `limit_norm_growth`.
 
     Results and state are those of the chain of `equilibrate_with_ema` by
-    `rank_one_scales`, `limit_norm_growth` and `optax.scale`. On CUDA a step of k rounds
-    reads a matrix ``2 k + 1`` times, and the chain eight times more. With
+    `rank_one_scales`, `limit_norm_growth` and `optax.scale`. A step of k rounds needs
+    ``2 k + 1`` readings of a matrix, and the chain needs several more. With
     :math:`m \le n` (otherwise columns take the place of rows), let P be :math:`G^2`
     and a, b the averaged square roots :math:`\sqrt{q_t}, \sqrt{s_t}`. Then
     :math:`\tilde G_{ij} = G_{ij} / (a_i b_j)`, and all that bound and limit need of it
