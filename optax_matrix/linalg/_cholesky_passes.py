@@ -237,13 +237,15 @@ def _passed(
         )
         shift = growth * jnp.maximum(least, _SHIFT * eps * size)
         l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y, dot)
-        q = unit_columns(q)
-        finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         if draws:
             pivots = left * jnp.sum(l * eye, axis=-1) ** 2
             dependent = pivots < slack * shift[..., None]
-            drawn = amount * random_columns(q, seed)
-            q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
+            amounts = amount * dependent.astype(q.dtype)[..., None, :]
+            q, finite = _with_random(q, amounts, seed)
+        else:
+            squares = jnp.sum(q * q, axis=-2, keepdims=True)
+            finite = jnp.all(jnp.isfinite(squares), axis=(-2, -1))
+            q = q * inverse(jnp.sqrt(squares))
         y = jnp.where((finite & ~skip)[..., None, None], q, old)
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
         return (y, jnp.zeros_like(least), growth, skip | finite), None
@@ -255,6 +257,27 @@ def _passed(
     start = vary_like((y, first, ones, skip), (y, skip))
     (y, _, _, done), _ = jax.lax.scan(one_pass, start, numbers)
     return y, done
+
+
+def _with_random(q: Array, amounts: Array, seed: Array) -> tuple[Array, Array]:
+    r"""Unit columns, amounts of random ones added; and which matrices are finite.
+
+    A unit column u and a random one r are read once for the norm of their sum:
+
+    .. math::
+        \|u + a r\|^2 = \|u\|^2 + 2 a u^\top r + a^2 \|r\|^2.
+    """
+    drawn = random_columns(q, seed)[(None,) * (q.ndim - 2)]
+    total = lambda x: jnp.sum(x, axis=-2, keepdims=True)
+    squares, products = total(q * q), total(q * drawn)
+    over = inverse(jnp.sqrt(squares))
+    apart = squares * over**2 + amounts**2 * total(drawn * drawn)
+    norms = apart + 2 * amounts * products * over
+    # The rounding of a sum that cancels out must not become a negative square.
+    norms = jnp.maximum(norms, float(jnp.finfo(q.dtype).eps) * apart)
+    over_sum = inverse(jnp.sqrt(norms))
+    finite = jnp.all(jnp.isfinite(squares), axis=(-2, -1))
+    return (q * over + amounts * drawn) * over_sum, finite
 
 
 def _eye(y: Array) -> Array:

@@ -12,7 +12,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
-from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
@@ -20,6 +19,7 @@ from optax_matrix.linalg.scale import (
     inverse_norms,
     kept_apart,
     peak_or_one,
+    roots_with_floor,
     safe_root,
     safe_rsqrt,
     squares_of,
@@ -168,6 +168,10 @@ def sinkhorn(
     ruiz          :math:`u' = \sqrt{u/(P v)},\; v' = \sqrt{v/(P^\top u)}`
     ============  ==========================================================
 
+    The mean square of the result is :math:`u^\top P v / (mn)`. After an alternating
+    round :math:`v = 1 / (P^\top u)`, so that :math:`u^\top P v` is the number of
+    columns that are not zero, and P need not be read for it.
+
     On dense matrices the three schemes agree; on diagonal ones the simultaneous scheme
     oscillates with period two, and Ruiz's converges.
 
@@ -192,24 +196,33 @@ def sinkhorn(
         ARO, base ``sinkhorn``. Deviation: one normalization at the end, to which the
         paper's scaling in every round is equivalent.
     """
-    y, _ = unit_peak(as_work(x))
+    work = as_work(x)
+    squares, divisor = squares_of(work, peak_or_one(work), -1)
+    y = work / divisor
     p = y * y
+    alternating = scheme == "alternating"
 
-    def one_round(_: Array, scales: tuple[Array, Array]) -> tuple[Array, Array]:
-        u, v = scales
-        new_u = inverse(times(p, v))
-        new_v = inverse(times(p.mT, new_u if scheme == "alternating" else u))
+    def one_round(rows: Array, u: Array, v: Array) -> tuple[Array, Array, Array]:
+        """The next u and v, and what v was divided by; rows are P v."""
+        new_u = inverse(rows)
+        if alternating:
+            u = new_u = unit_max(new_u)
+        new_v = inverse(times(p.mT, u))
         if scheme == "ruiz":
             new_u, new_v = safe_root(u * new_u), safe_root(v * new_v)
-        return unit_max(new_u), unit_max(new_v)
+        largest = jnp.max(new_v, axis=-1, keepdims=True, initial=0.0)
+        return unit_max(new_u), unit_max(new_v), jax.lax.stop_gradient(largest)
 
-    start = vary_like((jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])), p)
-    u, v = jax.lax.fori_loop(0, rounds, one_round, start)
-    # The mean square of the result, from u, v and P.
-    mean = jnp.sum(u * times(p, v), axis=-1, keepdims=True) / (
-        p.shape[-2] * p.shape[-1]
-    )
-    rows = safe_root(u) * safe_rsqrt(mean)
+    start = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
+    first = one_round(squares[..., 0], *start)
+    later = lambda _, last: one_round(times(p, last[1]), *last[:2])
+    u, v, largest = jax.lax.fori_loop(1, rounds, later, first)
+    if alternating:
+        total = jnp.sum((v != 0).astype(v.dtype), axis=-1, keepdims=True)
+        total *= inverse(largest)
+    else:
+        total = jnp.sum(u * times(p, v), axis=-1, keepdims=True)
+    rows = safe_root(u) * safe_rsqrt(total / (p.shape[-2] * p.shape[-1]))
     return (rows[..., None] * y * safe_root(v)[..., None, :]).astype(x.dtype)
 
 
@@ -262,16 +275,13 @@ def rank_one_scales(
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    short, long = _roots_with_floor(q, y), peak[..., 0] * _roots_with_floor(s, y.mT)
+    short, long = (
+        roots_with_floor(squares, jnp.any(y != 0, axis=axis))
+        for squares, axis in ((q, -1), (s, -2))
+    )
+    long = peak[..., 0] * long
     return (long, short) if tall else (short, long)
 
 
 def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
-
-
-def _roots_with_floor(squares: Array, y: Array) -> Array:
-    """Take roots; those of rows of ``y`` that are not zero get a floor."""
-    root = safe_root(squares)
-    floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))
-    return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)

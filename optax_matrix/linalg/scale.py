@@ -168,6 +168,13 @@ def safe_root(v: Array, p: int = 2) -> Array:
     return jnp.where(v == 0, zero, jnp.where(v == 0, one, v) ** (1 / p))
 
 
+def roots_with_floor(squares: Array, is_some: Array) -> Array:
+    """Take roots of vectors; where they are some, at least 1e-15 of the largest."""
+    root = safe_root(squares)
+    floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))
+    return jnp.where(is_some, jnp.maximum(root, floor), root)
+
+
 def safe_divide(x: Array, y: Array) -> Array:
     """``x / y`` for nonnegative y, and 0 where y is 0."""
     # `y == 0`, not `y > 0`, so that a NaN in the divisor stays visible.

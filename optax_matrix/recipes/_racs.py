@@ -1,9 +1,6 @@
 """RACS: row and column scaling by a fixed point, averaged over time."""
 
-from functools import partial
 from typing import Unpack
-
-import optax
 
 from optax_matrix._arguments import (
     AtLeastOne,
@@ -13,10 +10,9 @@ from optax_matrix._arguments import (
     PositiveInt,
     Rate,
 )
-from optax_matrix.linalg import rank_one_scales
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import equilibrate_with_ema, limit_norm_growth
+from optax_matrix.transforms.equilibration import equilibrate_rank_one
 
 
 @recipe
@@ -89,12 +85,14 @@ def racs(
         thousands of steps; ``max_rms``, which acts on 0.4% of the updates of the
         examples' tiny LLaMA, all in the first ten steps.
     """
-    scales = partial(rank_one_scales, rounds=rounds)
-    options = {"bias_correction": bias_correction, "max_rms": max_rms}
-    chain = optax.chain(
-        equilibrate_with_ema(scales, b1, **options),
-        limit_norm_growth(limiter, max_shrink=max_shrink),
-        optax.scale(scale),
+    chain = equilibrate_rank_one(
+        b1,
+        rounds=rounds,
+        bias_correction=bias_correction,
+        max_rms=max_rms,
+        max_growth=limiter,
+        max_shrink=max_shrink,
+        scale=scale,
     )
 
     return Method(chain, other_b2=0.999, other_rate=0.05, stops=True)

@@ -10,7 +10,7 @@ from optax_matrix.linalg import sinkhorn
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import equilibrate
-from optax_matrix.transforms.update_size import Scaling, matched
+from optax_matrix.transforms.update_size import Scaling, scaled
 
 
 @recipe
@@ -61,7 +61,7 @@ def sinkgd(
         the root mean square of Adam's, by ARO's rule.
     """
     kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
-    chain = optax.chain(equilibrate(kernel), matched(scaling))
+    chain = optax.chain(equilibrate(kernel), scaled(scaling))
 
     return Method(chain)
 

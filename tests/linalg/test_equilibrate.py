@@ -221,6 +221,18 @@ def test_rounds_converge_to_unit_root_mean_squares(scheme):
     np.testing.assert_allclose(rms(y, -2), 1, rtol=1e-6)
 
 
+@pytest.mark.broad
+@pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.parametrize("scheme", ["simultaneous", "alternating", "ruiz"])
+def test_mean_square_is_one_without_being_computed(scheme, rounds):
+    """Whatever is zero; alternating rounds know it from the columns that are not."""
+    x = gaussian(3, 8, 20) * np.geomspace(1, 100, 20)
+    x[0, 3] = x[0, :, 5] = x[1, :, :7] = 0
+    with jax.enable_x64(True):
+        y = np.asarray(linalg.sinkhorn(jnp.asarray(x), rounds, scheme))
+    np.testing.assert_allclose(rms(y, (-2, -1)), 1, rtol=1e-14)
+
+
 @pytest.mark.parametrize("rounds", [0, -1, 2.0, True])
 @pytest.mark.parametrize("kernel", [linalg.sinkhorn, linalg.rank_one_scales])
 def test_rounds_are_a_positive_int(kernel, rounds):

@@ -117,7 +117,7 @@ def equilibrate_with_ema(
             return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), abstract)
 
         scales = jax.tree.map(start, params)
-        row, col = _unzip(params, scales, 2)
+        row, col = unzip(params, scales, 2)
         weight = jax.tree.map(_zero_weight if bias_correction else _nothing, params)
         return EquilibrateWithEmaState(row, col, weight)
 
@@ -128,8 +128,8 @@ def equilibrate_with_ema(
             wide = widened(x)
             live = is_some(wide)[..., 0, 0]
             new_row, new_col = statistics(wide)
-            row = _mix_roots(row, new_row, decay, live)
-            col = _mix_roots(col, new_col, decay, live)
+            row = mix_roots(row, new_row, decay, live)
+            col = mix_roots(col, new_col, decay, live)
             if weight is not None:
                 mixed = decay * weight + (1 - decay)
                 weight = jnp.where(live, mixed, weight).astype(weight.dtype)
@@ -145,7 +145,7 @@ def equilibrate_with_ema(
         out = jax.tree.map(
             step, updates, state.row_scale, state.col_scale, state.weight
         )
-        updates, *state = _unzip(updates, out, 4)
+        updates, *state = unzip(updates, out, 4)
         return updates, EquilibrateWithEmaState(*state)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -159,14 +159,14 @@ def _nothing(p):
     del p
 
 
-def _unzip(like, tree, width):
+def unzip(like, tree, width):
     """Turns a tree of tuples into a tuple of trees with the structure of `like`."""
     structure = jax.tree.structure(like)
     rows = structure.flatten_up_to(tree)
     return tuple(structure.unflatten([row[i] for row in rows]) for i in range(width))
 
 
-def _mix_roots(old, new, decay, live):
+def mix_roots(old, new, decay, live) -> Any:
     """Square root of the average of two squares, without forming the squares."""
     if old is None:
         return None

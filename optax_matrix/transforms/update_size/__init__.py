@@ -7,7 +7,9 @@ a given root mean square (`match_rms`), restored to the norm before a transforma
 """
 
 from optax_matrix.transforms.update_size._limit_norm_growth import (
+    LimitNormGrowthState as LimitNormGrowthState,
     limit_norm_growth as limit_norm_growth,
+    limited_norm as limited_norm,
 )
 from optax_matrix.transforms.update_size._match_rms import match_rms as match_rms
 from optax_matrix.transforms.update_size._preserve_norm import (
@@ -23,5 +25,6 @@ from optax_matrix.transforms.update_size._scaling import (
     TargetRms as TargetRms,
     check_matched as check_matched,
     matched as matched,
+    scaled as scaled,
     target_rms as target_rms,
 )

@@ -74,12 +74,8 @@ def limit_norm_growth(
 
     def step(x, last, *_):
         norm = matrix_norm(x)
-        bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
-        size = kept = jnp.minimum(norm, bound)
-        if max_shrink is not None:
-            kept = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
-        x = jnp.where(size < norm, safe_divide(x, norm) * size, x)
-        return x, jnp.where(norm > 0, kept, last)
+        size, kept = limited_norm(norm, last, max_growth, max_shrink)
+        return jnp.where(size < norm, safe_divide(x, norm) * size, x), kept
 
     limiter = with_state(step)
 
@@ -98,3 +94,12 @@ def limit_norm_growth(
         return LimitNormGrowthState(held.held)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def limited_norm(norm, last, max_growth, max_shrink):
+    """The norm of an update after limiting, and the one to remember."""
+    bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
+    size = kept = jnp.minimum(norm, bound)
+    if max_shrink is not None:
+        kept = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
+    return size, jnp.where(norm > 0, kept, last)

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from typing_extensions import TypeAliasType
 
 from optax_matrix._arguments import Positive, check_choice, check_not_negative, checked
+from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.update_size._match_rms import match_rms
 from optax_matrix.transforms.update_size._scale_by_shape import (
     SHAPE_RULES,
@@ -99,8 +100,23 @@ def check_matched(scaling: Any) -> None:
 
 def matched(scaling: Any) -> optax.GradientTransformation:
     """The size of directions that have none of their own: ``"rms"`` is 0.2."""
+    rms = _rms_of(scaling)
+    return scale_by_shape(scaling) if rms is None else match_rms(rms)
+
+
+def scaled(scaling: Any) -> optax.GradientTransformation:
+    """`matched` for directions with a root mean square of one, which is not computed.
+
+    Those of `linalg.sinkhorn` have it. Nothing need be read for a factor.
+    """
+    rms = _rms_of(scaling)
+    if rms is None:
+        return scale_by_shape(scaling)
+    scale: Any = lambda x, _: (rms * widened(x)).astype(x.dtype)
+    return optax.stateless_with_tree_map(scale)
+
+
+def _rms_of(scaling: Any) -> Any:
     if scaling == "rms":
-        return match_rms(0.2)
-    if isinstance(scaling, TargetRms):
-        return match_rms(scaling.rms)
-    return scale_by_shape(scaling)
+        return 0.2
+    return scaling.rms if isinstance(scaling, TargetRms) else None
