@@ -18,7 +18,7 @@ def is_model(x: Any) -> bool:
 
     Functions that Equinox has wrapped are modules, too, but hold no arrays.
     """
-    if _is_nnx(x):
+    if is_nnx(x):
         return True
     is_learned = lambda leaf: _kind(leaf) == "learned"
     return _is_of("equinox", "Module", x) and any(map(is_learned, jax.tree.leaves(x)))
@@ -29,7 +29,7 @@ def _is_of(module: str, name: str, x: Any) -> bool:
     return loaded is not None and isinstance(x, getattr(loaded, name))
 
 
-def _is_nnx(x: Any) -> bool:
+def is_nnx(x: Any) -> bool:
     return _is_of("flax.nnx", "Module", x)
 
 
@@ -40,7 +40,7 @@ def split(params: Any) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
     the leaves with floats are parameters, but for what Linen keeps beside "params".
     What is not an array stays inside.
     """
-    if _is_nnx(params):
+    if is_nnx(params):
         nnx = sys.modules["flax.nnx"]
         graph, learned, rest = nnx.split(params, nnx.Param, ...)
         return learned, rest, lambda learned, rest: nnx.merge(graph, learned, rest)
