@@ -50,8 +50,8 @@ may know of its matrices besides their values, such as their identities and whic
 padding, it asks for where the step runs: ``_surroundings.Surroundings``.
 
 A test reads the imports and keeps these layers apart. `checkpoint`, `diagnostics`,
-`quantization`, `tuning` and `weights` load when they are first used. Everything that optax has
-(Adam, weight decay, schedules, clipping) comes from optax.
+`quantization`, `tuning` and `weights` load when they are first used. Everything that
+optax has (Adam, weight decay, schedules, clipping) comes from optax.
 
 Four rules hold throughout:
 

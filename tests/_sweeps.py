@@ -1,5 +1,7 @@
 """One small problem in NNX, Linen, Equinox and plain trees, and plain loops over it."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -75,60 +77,68 @@ PROBLEMS = {
 }
 
 
-def by_nnx(rate, seed=0, batches=BATCHES, make=make):
+@functools.cache
+def by_nnx():
     """The loop of a user of NNX, its step taking the rate."""
-    model, loss = nnx_model(seed), PROBLEMS["nnx"][1]
-    graph, params, rest = nnx.split(model, nnx.Param, ...)
-    state = jax.jit(lambda rate, params: make(rate).init(params))(rate, params)
+    loss = PROBLEMS["nnx"][1]
+    init = jax.jit(lambda rate, params: make(rate).init(params))
 
-    @jax.jit
-    def step(rate, params, rest, state, x):
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(graph, rate, params, rest, state, x):
         model = nnx.merge(graph, params, rest)
         value, grads = nnx.value_and_grad(loss)(model, x)
         updates, state = make(rate).update(grads, state, params)
         nnx.update(model, optax.apply_updates(params, updates))
         return (*nnx.split(model, nnx.Param, ...)[1:], state, value)
 
-    losses = []
-    for x in batches:
-        params, rest, state, value = step(rate, params, rest, state, x)
-        losses.append(float(value))
-    return losses, nnx.merge(graph, params, rest)
+    def run(rate, seed=0, batches=BATCHES):
+        graph, params, rest = nnx.split(nnx_model(seed), nnx.Param, ...)
+        losses, state = [], init(rate, params)
+        for x in batches:
+            params, rest, state, value = step(graph, rate, params, rest, state, x)
+            losses.append(float(value))
+        return losses, nnx.merge(graph, params, rest)
+
+    return run
 
 
-def by_equinox(rate, seed=0, batches=BATCHES, make=make):
-    model, loss = equinox_model(seed), PROBLEMS["equinox"][1]
-    init = lambda model: make(rate).init(eqx.filter(model, eqx.is_inexact_array))
-    state = eqx.filter_jit(init)(model)
+@functools.cache
+def by_equinox():
+    loss, parameters = PROBLEMS["equinox"][1], eqx.is_inexact_array
+    init = eqx.filter_jit(lambda r, m: make(r).init(eqx.filter(m, parameters)))
 
     @eqx.filter_jit
     def step(rate, model, state, x):
         value, grads = eqx.filter_value_and_grad(loss)(model, x)
-        params = eqx.filter(model, eqx.is_inexact_array)
+        params = eqx.filter(model, parameters)
         updates, state = make(rate).update(grads, state, params)
         return eqx.apply_updates(model, updates), state, value
 
-    losses, rate = [], jnp.asarray(rate)
-    for x in batches:
-        model, state, value = step(rate, model, state, x)
-        losses.append(float(value))
-    return losses, model
+    def run(rate, seed=0, batches=BATCHES):
+        losses, rate, model = [], jnp.asarray(rate), equinox_model(seed)
+        state = init(rate, model)
+        for x in batches:
+            model, state, value = step(rate, model, state, x)
+            losses.append(float(value))
+        return losses, model
+
+    return run
 
 
+@functools.cache
 def by_tree(kind):
     start, loss = PROBLEMS[kind]
+    init = jax.jit(lambda rate, params: make(rate).init(params))
 
-    def run(rate, seed=0, batches=BATCHES, make=make):
-        params = start(seed)
-        state = jax.jit(lambda rate, params: make(rate).init(params))(rate, params)
+    @jax.jit
+    def step(rate, params, state, x):
+        value, grads = jax.value_and_grad(loss)(params, x)
+        updates, state = make(rate).update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value
 
-        @jax.jit
-        def step(rate, params, state, x):
-            value, grads = jax.value_and_grad(loss)(params, x)
-            updates, state = make(rate).update(grads, state, params)
-            return optax.apply_updates(params, updates), state, value
-
-        losses = []
+    def run(rate, seed=0, batches=BATCHES):
+        losses, params = [], start(seed)
+        state = init(rate, params)
         for x in batches:
             params, state, value = step(rate, params, state, x)
             losses.append(float(value))
@@ -137,9 +147,7 @@ def by_tree(kind):
     return run
 
 
-LOOPS = {
-    "nnx": by_nnx,
-    "linen": by_tree("linen"),
-    "equinox": by_equinox,
-    "plain": by_tree("plain"),
-}
+def loop(kind):
+    """A function of rate, seed and batches to the losses and the trained model."""
+    frameworks = {"nnx": by_nnx, "equinox": by_equinox}
+    return frameworks.get(kind, lambda: by_tree(kind))()

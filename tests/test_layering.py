@@ -24,6 +24,7 @@ ALLOWED = {
     "quantization": {"stacks", "sharding", "transforms", "linalg"},
     "recipes": {"matrices", "stacks", "tree", "transforms", "linalg"},
     "weights": {"matrices", "stacks", "tree", "transforms", "linalg"},
+    "tuning": {"matrices"},
     "diagnostics": {
         *("_surroundings", "matrices", "stacks", "tree", "checkpoint"),
         *("transforms", "linalg", "weights"),
@@ -45,6 +46,8 @@ THIRD_PARTY = {
     "recipes": {"jax", "optax"},
     "weights": {"jax", "jaxtyping", "numpy", "optax"},
     "diagnostics": {"jax", "jaxtyping", "numpy", "optax"},
+    # Pictures and bars are optional.
+    "tuning": {"jax", "matplotlib", "numpy", "optax", "rich"},
 }
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
 

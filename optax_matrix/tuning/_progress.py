@@ -55,9 +55,11 @@ def _bars() -> Iterator[Show]:
                 tasks[rate] = bars.add_task(f"rate {rate:g}", total=total, loss="")
             said = "diverged" if math.isnan(loss) else f"loss {loss:.4g}"
             bars.update(tasks[rate], completed=done, loss=said if done else "")
-            each = [t for t in bars.tasks if t.id != whole]
-            sums = (sum(x) for x in zip(*((t.completed, t.total) for t in each)))
-            completed, every = sums
+            runs = [task for task in bars.tasks if task.id != whole]
+            completed, every = (
+                sum(getattr(task, name) for task in runs)
+                for name in ("completed", "total")
+            )
             bars.update(whole, completed=completed, total=every)
 
         yield show

@@ -52,7 +52,9 @@ class Sweep:
         lines.append(f"loss: {self.measure}; {steps} steps{many}, {how}")
         if self.at_end:
             end = "smallest" if self.best == self.rates[0] else "largest"
-            lines.append(f"The best rate is the {end} that was tried; try further ones.")
+            lines.append(
+                f"The best rate is the {end} that was tried; try further ones."
+            )
         return "\n".join(lines)
 
     def _loss(self, rate: float) -> str:
@@ -80,17 +82,19 @@ class Sweep:
         """
         if axes is None:
             try:
-                from matplotlib import pyplot
+                from matplotlib import pyplot as plt
             except ModuleNotFoundError:
                 raise ModuleNotFoundError(
                     "`plot` needs matplotlib: pip install matplotlib. `print` shows "
                     "the same as a table."
                 ) from None
-            axes = pyplot.subplots(figsize=(5.6, 2.8), layout="constrained")[1]
+            axes = plt.subplots(figsize=(5.6, 2.8), layout="constrained")[1]
         fine = {r: x for r, x in self.finals.items() if np.isfinite(x).all()}
         means = [x.mean() for x in fine.values()]
         (line,) = axes.semilogx([*fine], means, "o-", **style)
-        for seed in zip(*fine.values(), strict=True) if len(self.finals[self.best]) > 1 else ():
+        for seed in (
+            zip(*fine.values(), strict=True) if len(self.finals[self.best]) > 1 else ()
+        ):
             axes.semilogx([*fine], seed, ".", color=line.get_color(), alpha=0.4)
         axes.set(xlabel="learning rate", ylabel=self.measure)
         axes.set_xticks(self.rates, [f"{rate:g}" for rate in self.rates])

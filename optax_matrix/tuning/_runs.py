@@ -34,14 +34,14 @@ class Runs:
         self._way, self._batches, self._evaluate = way, batches, evaluate
         self._parts = [split(model)[:2] for model in models]
         self.steps, self.kind = len(batches[0]), ""
+        self.last = max(1, self.steps // 10)
         value = lambda carry: evaluate(way.model(carry))
-        starts = jax.vmap(jax.vmap(self._start, (None, 0)), (0, None))
         of_seeds = jax.vmap(way.advance, (None, 0, 0 if len(batches) > 1 else None))
         steps = jax.vmap(of_seeds, (0, 0, None))
-        # The first step and those after it, and the validation loss: of one, of all.
-        self._one = [jax.jit(self._start), _donating(way.advance), jax.jit(value)]
-        self._all = [jax.jit(starts), _donating(steps), jax.vmap(jax.vmap(value))]
-        self._all[-1] = jax.jit(self._all[-1])
+        values = jax.vmap(jax.vmap(value))
+        # The first carry, a step, and the validation loss: of one run, of all.
+        self._one = jax.jit(self._start), _donating(way.advance), jax.jit(value)
+        self._all = jax.jit(self._start_all), _donating(steps), jax.jit(values)
 
     def train(self, rates: Sequence[float], memory: float, show: Show) -> Found:
         """Losses ``(seeds, steps)``, and what is minimized ``(seeds,)``, by rate.
@@ -56,8 +56,7 @@ class Runs:
         if self.kind != "together":
             return {rate: self._each_seed(rate, show) for rate in rates}
         start, step, value = self._all
-        grid = jnp.stack([jnp.asarray(rate) for rate in rates])  # Weakly typed.
-        carry = start(grid, jax.tree.map(lambda *x: jnp.stack(x), *self._parts))
+        grid, carry = start(tuple(rates), self._parts)
 
         def look(done: int, losses: np.ndarray) -> bool:
             for rate, each in zip(rates, losses.swapaxes(0, 1), strict=True):
@@ -73,6 +72,12 @@ class Runs:
         """The carry, copied, because steps reuse its memory."""
         return jax.tree.map(jnp.copy, self._way.start(rate, *parts))
 
+    def _start_all(self, rates: tuple, parts: list) -> tuple:
+        """Rates as an array, which stays weakly typed, and a carry with both axes."""
+        starts = jax.vmap(jax.vmap(self._start, (None, 0)), (0, None))
+        grid = jnp.stack(rates)
+        return grid, starts(grid, jax.tree.map(lambda *x: jnp.stack(x), *parts))
+
     def _choose(self, rates: Sequence[float], memory: float) -> str:
         parts, batch = self._parts[0], self._batches[0][0]
         step = lambda rate: self._way.advance(rate, self._start(rate, parts), batch)
@@ -86,7 +91,9 @@ class Runs:
                 stacklevel=5,
             )
             return "apart"
-        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(carry))
+        size = sum(
+            math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(carry)
+        )
         is_small = len(rates) * len(self._parts) * size <= memory
         return "together" if is_small else "one by one"
 
@@ -135,7 +142,7 @@ class Runs:
 
     def _finals(self, losses: np.ndarray, value: Any, carry: Any) -> np.ndarray:
         """The validation loss, or the mean of the last tenth of the losses."""
-        final = losses[-(-(-self.steps // 10)) :].mean(0)
+        final = losses[-self.last :].mean(0)
         if self._evaluate is not None:
             final = np.where(np.isnan(final), np.nan, jax.device_get(value(carry)))
         return np.where(np.isfinite(final), final, np.inf)

@@ -100,16 +100,18 @@ def sweep(
     """
     _check(make, loss, step, params, seeds)
     given = sorted({_positive(rate) for rate in np.ravel(rates).tolist()})
+    if not given:
+        raise ValueError("`rates` must have one rate or more, got none; pass (1e-3,).")
     models = [params] if seeds is None else [params(seed) for seed in seeds]
     read = _batches.read(batches, steps, seeds)
     runs = Runs(training(make, loss, step, models[0]), models, read, evaluate)
-    last = f"mean of the last {-(-runs.steps // 10)} of {runs.steps} training losses"
+    last = f"mean of the last {runs.last} of {runs.steps} training losses"
     measure = last if evaluate is None else f"validation loss after {runs.steps} steps"
     every: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     most = len(given) + widen
     with shown(progress) as show:
         while given:
-            every |= runs.train(given, memory, show)
+            every |= runs.train(given, float(memory), show)
             losses, finals = ({r: every[r][i] for r in sorted(every)} for i in (0, 1))
             found = Sweep(losses, finals, measure, runs.kind == "together")
             given = _beyond(found)[: most - len(every)]
@@ -169,6 +171,8 @@ def _check_some_are_finite(found: Sweep) -> None:
     elif max(int(np.isfinite(x).sum(-1).min()) for x in found.losses.values()) == 0:
         said = "the loss is not finite before the first update; call it once by itself."
     else:
-        said = f"the first at step {first + 1}; try smaller ones, or clip the gradients."
+        said = (
+            f"the first at step {first + 1}; try smaller ones, or clip the gradients."
+        )
     rates = ", ".join(f"{rate:g}" for rate in found.rates)
     raise ValueError(f"Every rate of {rates} diverged: {said}")

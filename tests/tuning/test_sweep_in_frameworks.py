@@ -6,10 +6,9 @@ import pytest
 from _sweeps import (
     BATCHES,
     HELD_OUT,
-    LOOPS,
     PROBLEMS,
     RATES,
-    STEPS,
+    loop,
     make,
 )
 
@@ -36,7 +35,7 @@ def test_one_after_the_other_has_the_bits_of_a_loop(kind):
     found = swept(kind, memory=0)
     assert not found.together
     for rate in RATES:
-        losses, _ = LOOPS[kind](rate)
+        losses, _ = loop(kind)(rate)
         np.testing.assert_array_equal(found.losses[rate], [losses])
 
 
@@ -51,7 +50,7 @@ def test_together_is_the_loops_up_to_rounding_and_the_same_choice(kind):
     assert found.together
     finals = []
     for rate in RATES:
-        losses, trained = LOOPS[kind](rate)
+        losses, trained = loop(kind)(rate)
         np.testing.assert_allclose(found.losses[rate], [losses], rtol=1e-4)
         finals.append(float(of(trained)))
     np.testing.assert_allclose(np.ravel([*found.finals.values()]), finals, rtol=1e-4)

@@ -30,6 +30,7 @@ def _is_of(module: str, name: str, x: Any) -> bool:
 
 
 def is_nnx(x: Any) -> bool:
+    """Whether it is a model of NNX, which steps may change in place."""
     return _is_of("flax.nnx", "Module", x)
 
 
