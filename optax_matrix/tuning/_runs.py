@@ -43,7 +43,7 @@ class Runs:
         self._one = jax.jit(self._start), _donating(way.advance), jax.jit(value)
         self._all = jax.jit(self._start_all), _donating(steps), jax.jit(values)
 
-    def train(self, rates: Sequence[float], memory: float, show: Show) -> Found:
+    def train(self, rates: Sequence[float], memory: Any, show: Show) -> Found:
         """Losses ``(seeds, steps)``, and what is minimized ``(seeds,)``, by rate.
 
         Losses are NaN from the first on that is not finite; what is minimized is then
@@ -78,12 +78,17 @@ class Runs:
         grid = jnp.stack(rates)
         return grid, starts(grid, jax.tree.map(lambda *x: jnp.stack(x), *parts))
 
-    def _choose(self, rates: Sequence[float], memory: float) -> str:
+    def _choose(self, rates: Sequence[float], memory: Any) -> str:
         parts, batch = self._parts[0], self._batches[0][0]
         step = lambda rate: self._way.advance(rate, self._start(rate, parts), batch)
         try:
             carry, _ = jax.eval_shape(step, rates[0])
         except Exception as error:
+            if type(error).__name__ == "TraceContextError":  # Of NNX.
+                raise ValueError(
+                    "The loss or the step changes a model in place that it was not "
+                    "given; let it use the model among its arguments."
+                ) from error
             jax.eval_shape(lambda: step(rates[0]))  # Raises if it is no fault of it.
             warnings.warn(
                 "`make` does not take a traced rate, so there is a program for each "

@@ -111,7 +111,7 @@ def sweep(
     most = len(given) + widen
     with shown(progress) as show:
         while given:
-            every |= runs.train(given, float(memory), show)
+            every |= runs.train(given, memory, show)
             losses, finals = ({r: every[r][i] for r in sorted(every)} for i in (0, 1))
             found = Sweep(losses, finals, measure, runs.kind == "together")
             given = _beyond(found)[: most - len(every)]
