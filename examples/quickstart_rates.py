@@ -7,7 +7,6 @@ Run it from the root of the repository: `python -m examples.quickstart_rates`.
 """
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 
@@ -20,41 +19,33 @@ SEEDS = 0, 1, 2, 3, 4
 METHODS = {"AdamW": optax.adamw, "MuonEq": om.muoneq}
 
 
-def losses(make, rates, seeds, steps=200):
-    """Final losses `(rates, seeds)` of `quickstart.train`, in one program."""
-
-    def train(rate, seed):
-        graph, params = nnx.split(autoencoder(nnx.Rngs(jax.random.key(seed))))
-        of = lambda params, x: loss(nnx.merge(graph, params), x)
-        tx = make(optax.linear_schedule(rate, 0.0, steps), weight_decay=1e-4)
-
-        def step(carry, key):
-            params, state = carry
-            updates, state = tx.update(jax.grad(of)(params, batch(key)), state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        keys = jax.random.split(jax.random.key(seed), steps)
-        (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), keys)
-        return of(params, batch(jax.random.key(10_000), 4096))
-
-    every = jax.vmap(jax.vmap(train, (None, 0)), (0, None))
-    return jax.jit(every)(jnp.array(rates), jnp.array(seeds))
+def search(make, rates, seeds, steps=200):
+    """The training of `quickstart.train` at some rates, for each seed."""
+    falling = lambda rate: optax.linear_schedule(rate, 0.0, steps)
+    held_out = batch(jax.random.key(10_000), 4096)
+    return om.sweep(
+        lambda rate: make(falling(rate), weight_decay=1e-4),
+        lambda model, key: loss(model, batch(key)),
+        lambda seed: autoencoder(nnx.Rngs(seed)),
+        lambda seed: jax.random.split(jax.random.key(seed), steps),
+        evaluate=lambda model: loss(model, held_out),
+        rates=rates,
+        seeds=seeds,
+        widen=0,
+    )
 
 
-def main(steps: int = 200) -> dict[str, tuple[float, list[float]]]:
-    """Prints, and returns, the best rate and the losses of each method."""
+def main(steps: int = 200) -> dict[str, om.tuning.Sweep]:
+    """Prints, and returns, what each method reaches at its best rate."""
     found = {}
     for name, make in METHODS.items():
-        means = losses(make, RATES, CHOOSING, steps).mean(1)
-        best = RATES[int(jnp.argmin(means))]
-        tried = ", ".join(
-            f"{rate:g}: {m:.5f}" for rate, m in zip(RATES, means, strict=True)
-        )
-        print(f"{name}  {tried}; best {best:g}")
-        found[name] = best, losses(make, [best], SEEDS, steps)[0].tolist()
-    for name, (best, each) in found.items():
-        shown = " ".join(f"{value:.5f}" for value in each)
-        print(f"{name} at {best:g}: {shown}  mean {sum(each) / len(each):.5f}")
+        chosen = search(make, RATES, CHOOSING, steps)
+        print(f"{name}\n{chosen}")
+        found[name] = search(make, chosen.best, SEEDS, steps)
+    for name, one in found.items():
+        finals = one.finals[one.best]
+        shown = " ".join(f"{loss:.5f}" for loss in finals)
+        print(f"{name} at {one.best:g}: {shown}  mean {finals.mean():.5f}")
     return found
 
 

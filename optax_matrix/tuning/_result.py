@@ -64,8 +64,8 @@ class Sweep:
             step = steps[np.isinf(finals)].min()
             lost = step < self.losses[rate].shape[-1]
             return f"diverged at step {step + 1}" if lost else "not finite"
-        spread = f" ± {finals.std(ddof=1):.4f}" if len(finals) > 1 else ""
-        return f"{finals.mean():.4f}{spread}"
+        spread = f" ± {finals.std(ddof=1):.2g}" if len(finals) > 1 else ""
+        return f"{finals.mean():.4g}{spread}"
 
     def plot(self, axes: Any = None, **style: Any) -> Any:
         """Draws the loss against the rate, with a dot for each seed.

@@ -87,15 +87,23 @@ def sweep(
     Examples:
         >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
-        >>> x = jax.random.normal(jax.random.key(0), (100, 16, 8))
+        >>> batches = jax.random.normal(jax.random.key(0), (100, 2, 16, 8))
         >>> params = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
-        >>> of = lambda p, x: x @ p["kernel"] + p["bias"]
-        >>> loss = lambda p, x: jnp.mean((of(p, x) - jnp.flip(x, -1)) ** 2)
+        >>> def loss(params, batch):
+        ...     x, noise = batch
+        ...     error = x @ params["kernel"] + params["bias"] - jnp.flip(x, -1)
+        ...     return jnp.mean((error - noise / 10) ** 2)
         >>> def make(rate):
         ...     cosine = lambda peak: optax.cosine_decay_schedule(peak, 100)
         ...     return om.muoneq(cosine(4 * rate), other_learning_rate=cosine(rate))
-        >>> found = om.sweep(make, loss, params, x, rates=(0.01, 0.02, 0.04))
+        >>> found = om.sweep(make, loss, params, batches, rates=(0.01, 0.02, 0.04))
         >>> print(found)
+        rate  loss
+        0.01  0.0147...
+        0.02  0.01...
+        0.04  0.0112...  <- best
+        0.08  0.0122...
+        loss: mean of the last 10 of 100 training losses; 100 steps, in one program
         >>> tx = make(found.best)
     """
     _check(make, loss, step, params, seeds)

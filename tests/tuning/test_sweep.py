@@ -268,8 +268,8 @@ def test_the_table():
     found = sweep(rates=(0.5, 1.0, 1e30), batches=np.ones((20, 1), np.float32))
     assert str(found) == (
         "rate   loss\n"
-        "0.5    0.0000\n"
-        "1      0.0000  <- best\n"
+        "0.5    4.547e-12\n"
+        "1      0  <- best\n"
         "1e+30  diverged at step 2\n"
         "loss: mean of the last 2 of 20 training losses; 20 steps, in one program"
     )
