@@ -114,7 +114,7 @@ def sweep(
     read = _batches.read(batches, steps, seeds)
     runs = Runs(training(make, loss, step, models[0]), models, read, evaluate)
     last = f"mean of the last {runs.last} of {runs.steps} training losses"
-    measure = last if evaluate is None else f"validation loss after {runs.steps} steps"
+    measure = last if evaluate is None else "validation loss"
     every: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     most = len(given) + widen
     with shown(progress) as show:

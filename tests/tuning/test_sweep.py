@@ -90,7 +90,7 @@ def test_the_validation_loss_decides_where_there_is_one():
     assert found.best == 1.0
     found = sweep(rates=(0.5, 1.75), evaluate=lambda p: -of(p), widen=0)
     assert found.best == 1.75
-    assert "validation loss after 10 steps" in str(found)
+    assert "loss: validation loss; 10 steps" in str(found)
 
 
 @pytest.mark.parametrize("memory", [0, 2**20])
