@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from optax_matrix._arguments import is_function
 
@@ -49,7 +49,6 @@ def _listed(batches: Any, steps: int | None) -> list[Any]:
     return found
 
 
-def stacked(batches: Sequence[Any], step: int) -> Any:
-    """What all seeds see at a step, with an axis of seeds if they differ in it."""
-    each = [batches_of_seed[step] for batches_of_seed in batches]
-    return each[0] if len(each) == 1 else jax.tree.map(lambda *x: np.stack(x), *each)
+def stacked(trees: Sequence[Any]) -> Any:
+    """One tree with an axis of seeds in front of every array."""
+    return jax.tree.map(lambda *x: jnp.stack(x), *trees)

@@ -38,10 +38,12 @@ class Runs:
         value = lambda carry: evaluate(way.model(carry))
         of_seeds = jax.vmap(way.advance, (None, 0, 0 if len(batches) > 1 else None))
         steps = jax.vmap(of_seeds, (0, 0, None))
+        of_list = lambda b: stacked(b) if len(b) > 1 else b[0]
+        all_steps = lambda rates, carry, b: steps(rates, carry, of_list(b))
         values = jax.vmap(jax.vmap(value))
         # The first carry, a step, and the validation loss: of one run, of all.
         self._one = jax.jit(self._start), _donating(way.advance), jax.jit(value)
-        self._all = jax.jit(self._start_all), _donating(steps), jax.jit(values)
+        self._all = jax.jit(self._start_all), _donating(all_steps), jax.jit(values)
 
     def train(self, rates: Sequence[float], memory: Any, show: Show) -> Found:
         """Losses ``(seeds, steps)``, and what is minimized ``(seeds,)``, by rate.
@@ -63,7 +65,7 @@ class Runs:
                 show(rate, done, self.steps, float(each[-1].mean()))
             return bool(np.isnan(losses[-1]).any(-1).all())
 
-        batch = lambda i: stacked(self._batches, i)
+        batch = lambda i: [of_seed[i] for of_seed in self._batches]
         carry, losses = self._loop(lambda *x: step(grid, *x), carry, batch, look)
         finals = self._finals(losses, value, carry)
         return {r: (losses[:, i].T, finals[i]) for i, r in enumerate(rates)}
@@ -76,7 +78,7 @@ class Runs:
         """Rates as an array, which stays weakly typed, and a carry with both axes."""
         starts = jax.vmap(jax.vmap(self._start, (None, 0)), (0, None))
         grid = jnp.stack(rates)
-        return grid, starts(grid, jax.tree.map(lambda *x: jnp.stack(x), *parts))
+        return grid, starts(grid, stacked(parts))
 
     def _choose(self, rates: Sequence[float], memory: Any) -> str:
         parts, batch = self._parts[0], self._batches[0][0]

@@ -64,7 +64,7 @@ def sweep(
         rates: The learning rates to begin with; one suffices, with factors of two.
         steps: Number of batches that each run trains on; None for all.
         step: Training step of your own. For an NNX model, ``step(model, optimizer,
-            batch)`` changes an `nnx.Optimizer` and the model in place and returns the
+            batch)`` changes an ``nnx.Optimizer`` and the model in place and returns the
             loss; else ``step(tx, params, state, batch)`` returns parameters, state and
             loss. (Of Linen's variables with several collections, the optimizer's state
             is that of ``"params"``.)
@@ -99,10 +99,10 @@ def sweep(
         >>> found = om.sweep(make, loss, params, batches, rates=(0.01, 0.02, 0.04))
         >>> print(found)
         rate  loss
-        0.01  0.0147...
+        0.01  0.01...
         0.02  0.01...
-        0.04  0.0112...  <- best
-        0.08  0.0122...
+        0.04  0.01...  <- best
+        0.08  0.01...
         loss: mean of the last 10 of 100 training losses; 100 steps, in one program
         >>> tx = make(found.best)
     """

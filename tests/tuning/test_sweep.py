@@ -118,6 +118,25 @@ def test_seeds_have_their_own_starts_and_batches_and_their_mean_decides(memory):
 
 
 @pytest.mark.parametrize("memory", [0, 2**20])
+def test_keys_are_batches(memory):
+    """Data that is drawn inside of the loss, in another order for each seed."""
+    draw = lambda key: jax.random.uniform(key, (1,))
+    keys = lambda seed: jax.random.split(jax.random.key(seed), 3)
+    found = sweep(
+        loss=lambda params, key: loss(params, draw(key)),
+        params=lambda _: START,
+        batches=keys,
+        seeds=(1, 2),
+        memory=memory,
+        widen=0,
+    )
+    for seed, got in zip((1, 2), found.losses[0.5], strict=True):
+        x = np.asarray(jax.vmap(draw)(keys(seed)))[:, 0]
+        w = np.cumprod([1, *(1 - 0.5 * x[:-1])])
+        np.testing.assert_allclose(got, x * w**2 / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [0, 2**20])
 def test_what_diverges_stops_and_is_not_chosen(memory):
     steps, told = 200, []
     found = sweep(
