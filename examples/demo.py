@@ -29,13 +29,13 @@ from examples.pretrain.step import CLIP, cross_entropy, learning_rate, matrices
 from examples.study.report import page
 from examples.study.report.section import Line, Method, Section
 
-STEPS, BATCH, VALIDATION = 120, 16, 64
+STEPS, BATCH, VALIDATION = 50, 16, 64
 RATES = {
     "adamw": (2e-3, 4e-3, 8e-3),
     "muon": (0.02, 0.04, 0.08),
     "muoneq": (1, 2, 4),  # Times AdamW's best.
 }
-WIDEN = 1  # Rates that a search adds.
+WIDEN = 2  # Most rates that a search adds.
 POINTS, HEIGHT = 60, 14  # Of the picture in the terminal.
 LOSS = "Training loss (nats per byte)"
 COLUMNS = (
@@ -112,16 +112,12 @@ def averaged(losses: np.ndarray, points: int = POINTS) -> tuple[np.ndarray, np.n
 
 def best_curves(found) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The averaged training losses of each method at its best rate."""
-    points = min(
-        POINTS, max(len(one.losses[one.best][0]) // 4 for one in found.values())
-    )
-    return {
-        n: averaged(one.losses[one.best][0], max(points, 1)) for n, one in found.items()
-    }
+    best = {name: one.losses[one.best][0] for name, one in found.items()}
+    return {n: averaged(x, min(POINTS, len(x) // 2)) for n, x in best.items()}
 
 
 def picture(curves) -> str:
-    """The curves in letters: the first one of each name, capital for MuonEq's."""
+    """The curves in letters."""
     letters = {"adamw": "a", "muon": "m", "muoneq": "M"}
     every = np.concatenate([losses for _, losses in curves.values()])
     low, high = float(every.min()), float(every.max())
@@ -155,7 +151,8 @@ def section(found, curves, out: pathlib.Path) -> Section:
         is_other = name != "adamw"
         difference = f"{final[name] - final['adamw']:+.4f}" if is_other else "-"
         times = f"{faster:.2f}" if faster and is_other else "-"
-        cells = f"{one.best:g}", str(len(one.rates)), f"{final[name]:.4f}"
+        tried = f"{len(one.rates)}{', it is at the end' if one.at_end else ''}"
+        cells = f"{one.best:g}", tried, f"{final[name]:.4f}"
         line = Line(*curves[name])
         methods.append(
             Method(
