@@ -13,7 +13,7 @@ COMPARED := adamw@0.002,muon:scaling=max@0.008,muoneq@0.008,aro@0.008,racs@0.016
 	test-optimized test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
 
 help:
-	@echo "make demo       AdamW, Muon and MuonEq on a tiny LLaMA, rates searched (a minute)"
+	@echo "make demo       AdamW, Muon and MuonEq on a tiny LLaMA, rates searched"
 	@echo "make compare    the tiny LLaMA under eight optimizers, at the rates of the study"
 	@echo "make test       the test suite (10 to 20 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (2 to 3 minutes)"
