@@ -2,8 +2,9 @@
 
     make demo
 
-It trains on two books for 50 steps a run. The curves are drawn in the terminal and, with a table, in `runs/demo/report.html`. AdamW's rate is searched
-first; embeddings, head and norms keep it under the other methods.
+It trains on two books, 50 steps a run. The curves are drawn in the terminal and, with a
+table, in `runs/demo/report.html`. AdamW's rate is searched first; embeddings, head and
+norms keep it under the other methods.
 """
 
 import argparse
