@@ -7,13 +7,14 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 # Each at the learning rate that the study found best: examples/study/pages/comparison.md, Books.
-DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
+COMPARED := adamw@0.002,muon:scaling=max@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
-.PHONY: help demo test test-fast test-near test-study test-slow test-only-slow \
+.PHONY: help demo compare test test-fast test-near test-study test-slow test-only-slow \
 	test-optimized test-aot test-floor test-frameworks lint format docs dist address bench bench-aot clean
 
 help:
-	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
+	@echo "make demo       AdamW, Muon and MuonEq on a tiny LLaMA, rates searched"
+	@echo "make compare    the tiny LLaMA under eight optimizers, at the rates of the study"
 	@echo "make test       the test suite (10 to 20 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (2 to 3 minutes)"
 	@echo "make test-near  what the changes since main can reach (BASE=... for another base)"
@@ -41,7 +42,10 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.study compare --size tiny --out runs/demo --optimizers $(DEMO)
+	$(BIN)/python -m examples.demo
+
+compare: $(STAMP)
+	$(BIN)/python -m examples.study compare --size tiny --out runs/compare --optimizers "$(COMPARED)"
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow"

@@ -24,7 +24,7 @@ from optax_matrix import _arguments
 FOLDER = Path(__file__).parent / "api"
 PACKAGES = [
     *("recipes", "transforms", "linalg", "matrices", "tree", "stacks", "checkpoint"),
-    *("sharding", "weights", "quantization", "diagnostics"),
+    *("sharding", "weights", "quantization", "tuning", "diagnostics"),
 ]
 GROUPS = "Functions", "Classes", "States", "Constants and types"
 # What the functions of `linalg` are for, by the modules that they are in.

@@ -8,7 +8,6 @@ Run it from the root of the repository: `python -m examples.quickstart_rates`.
 """
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 
@@ -30,42 +29,32 @@ METHODS = {
 }
 
 
-def losses(make, rates, seeds, steps=200):
-    """Final losses `(rates, seeds)` of `quickstart.train`, in one program."""
-
-    def train(rate, seed):
-        graph, params = nnx.split(autoencoder(nnx.Rngs(jax.random.key(seed))))
-        of = lambda params, x: loss(nnx.merge(graph, params), x)
-        tx = make(rate)
-
-        def step(carry, key):
-            params, state = carry
-            updates, state = tx.update(jax.grad(of)(params, batch(key)), state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        keys = jax.random.split(jax.random.key(seed), steps)
-        (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), keys)
-        return of(params, batch(jax.random.key(10_000), 4096))
-
-    every = jax.vmap(jax.vmap(train, (None, 0)), (0, None))
-    return jax.jit(every)(jnp.array(rates), jnp.array(seeds))
+def search(make, rates, seeds, steps=200):
+    """The training of `quickstart.train` at some rates, for each seed."""
+    held_out = batch(jax.random.key(10_000), 4096)
+    return om.sweep(
+        make,
+        lambda model, key: loss(model, batch(key)),
+        lambda seed: autoencoder(nnx.Rngs(seed)),
+        lambda seed: jax.random.split(jax.random.key(seed), steps),
+        evaluate=lambda model: loss(model, held_out),
+        rates=rates,
+        seeds=seeds,
+        widen=0,
+    )
 
 
-def main(steps: int = 200) -> dict[str, tuple[float, list[float]]]:
-    """Prints, and returns, the best rate and the losses of each method."""
+def main(steps: int = 200) -> dict[str, om.tuning.Sweep]:
+    """Prints, and returns, what each method reaches at its best rate."""
     found = {}
     for name, make in METHODS.items():
-        rates = RATES[name]
-        means = losses(make, rates, CHOOSING, steps).mean(1)
-        best = rates[int(jnp.argmin(means))]
-        tried = ", ".join(
-            f"{rate:g}: {m:.5f}" for rate, m in zip(rates, means, strict=True)
-        )
-        print(f"{name}  {tried}; best {best:g}")
-        found[name] = best, losses(make, [best], SEEDS, steps)[0].tolist()
-    for name, (best, each) in found.items():
-        shown = " ".join(f"{value:.5f}" for value in each)
-        print(f"{name} at {best:g}: {shown}  mean {sum(each) / len(each):.5f}")
+        chosen = search(make, RATES[name], CHOOSING, steps)
+        print(f"{name}\n{chosen}")
+        found[name] = search(make, chosen.best, SEEDS, steps)
+    for name, one in found.items():
+        finals = one.finals[one.best]
+        shown = " ".join(f"{loss:.5f}" for loss in finals)
+        print(f"{name} at {one.best:g}: {shown}  mean {finals.mean():.5f}")
     return found
 
 

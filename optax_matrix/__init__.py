@@ -41,6 +41,7 @@ The packages; each imports only what is below it::
 * `checkpoint`: state by parameter path, and state from optax.
 * `weights`: initialization, LoRA adapters, and POET with frozen weights.
 * `diagnostics`: measures of matrices and of methods; memory, from shapes alone.
+* `tuning`: `sweep` finds a learning rate for any optimizer and any model.
 
 A step goes down once and up once. `tree` decides on the leaves (`matrices`), stacks
 them (`stacks`) where they live (`sharding`), runs the chain (`transforms`, which call
@@ -49,8 +50,8 @@ may know of its matrices besides their values, such as their identities and whic
 padding, it asks for where the step runs: ``_surroundings.Surroundings``.
 
 A test reads the imports and keeps these layers apart. `checkpoint`, `diagnostics`,
-`quantization` and `weights` load when they are first used. Everything that optax has
-(Adam, weight decay, schedules, clipping) comes from optax.
+`quantization`, `tuning` and `weights` load when they are first used. Everything that
+optax has (Adam, weight decay, schedules, clipping) comes from optax.
 
 Four rules hold throughout:
 
@@ -109,7 +110,7 @@ from optax_matrix.tree import (
 )
 
 if TYPE_CHECKING:  # `__getattr__` below finds these.
-    from optax_matrix import checkpoint, diagnostics, quantization, weights
+    from optax_matrix import checkpoint, diagnostics, quantization, tuning, weights
     from optax_matrix.checkpoint import (
         adopt_state,
         check_restored,
@@ -117,6 +118,7 @@ if TYPE_CHECKING:  # `__getattr__` below finds these.
         to_portable,
     )
     from optax_matrix.quantization import adamw_8bit, quantized
+    from optax_matrix.tuning import sweep
     from optax_matrix.weights import (
         apply_adapter,
         average_weights,
@@ -177,10 +179,12 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "spo",
     "stacks",
     "state_specs",
+    "sweep",
     "target_rms",
     "to_portable",
     "transforms",
     "tree",
+    "tuning",
     "weights",
 ]
 
@@ -190,6 +194,7 @@ _LATER = {
     "checkpoint": {"adopt_state", "check_restored", "from_portable", "to_portable"},
     "diagnostics": set(),
     "quantization": {"adamw_8bit", "quantized"},
+    "tuning": {"sweep"},
     "weights": {
         *("apply_adapter", "average_weights", "clip_qk", "evaluation_params"),
         *("extract_adapter", "initialize_matrices", "outer", "reparameterize"),

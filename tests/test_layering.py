@@ -24,6 +24,7 @@ ALLOWED = {
     "quantization": {"stacks", "sharding", "transforms", "linalg"},
     "recipes": {"matrices", "stacks", "tree", "transforms", "linalg"},
     "weights": {"matrices", "stacks", "tree", "transforms", "linalg"},
+    "tuning": {"matrices"},
     "diagnostics": {
         *("_surroundings", "matrices", "stacks", "tree", "checkpoint"),
         *("transforms", "linalg", "weights"),
@@ -45,6 +46,8 @@ THIRD_PARTY = {
     "recipes": {"jax", "optax"},
     "weights": {"jax", "jaxtyping", "numpy", "optax"},
     "diagnostics": {"jax", "jaxtyping", "numpy", "optax"},
+    # Pictures and bars are optional.
+    "tuning": {"jax", "matplotlib", "numpy", "optax", "rich"},
 }
 ADAPTERS = ROOT / "adapters"  # Above all others: they import the whole package.
 MODULES = sorted(

@@ -26,6 +26,7 @@ PACKAGES = (
     om.sharding,
     om.stacks,
     om.tree,
+    om.tuning,
     om.weights,
 )
 FUNCTIONS = {
@@ -106,6 +107,7 @@ PLACES = {
     "quantization": "quantize_state",
     "transforms": "whiten",
     "tree": "OnMatricesState",
+    "tuning": "Sweep",
     "weights": "hyperball",
 }
 
@@ -143,6 +145,7 @@ LATER = {
     "checkpoint": "to_portable",
     "diagnostics": None,
     "quantization": "adamw_8bit",
+    "tuning": "sweep",
     "weights": "average_weights",
 }
 FIRST_USE = """
@@ -155,6 +158,7 @@ def packages():
 later = %r
 assert not packages() & {*later}, packages()
 assert not {"jax.extend", "jax.experimental.pallas"} & {*sys.modules}
+assert not {"rich", "matplotlib", "flax"} & {*sys.modules}
 assert {*om.__all__, "__doc__"} <= {*dir(om)}
 for package, name in later.items():
     used = getattr(om, name or package)

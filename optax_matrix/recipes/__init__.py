@@ -93,9 +93,10 @@ numbers are part of the state, where they can be read, changed and scheduled:
 >>> float(tx.init(params).hyperparams["learning_rate"])
 0.003...
 
-**Sweeps.** Several rates and seeds train in one program, `jax.vmap` over ``init`` and
-``update``. k runs take k times the state and k times the arithmetic, and a branch that
-one of them takes (a renewal, say) is computed for all at every step:
+**Sweeps.** `sweep` finds a rate. In a program of your own, `jax.vmap` over ``init`` and
+``update`` trains several rates and seeds. k runs take k times the state and k times the
+arithmetic, and a branch that one of them takes (a renewal, say) is computed for all at
+every step:
 
 >>> def first_step(rate):
 ...     tx = om.muon(rate)

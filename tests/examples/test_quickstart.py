@@ -1,6 +1,5 @@
 """The quick starts learn, in NNX and in Linen, and MuonEq is what moves the kernels."""
 
-import jax.numpy as jnp
 import optax
 import pytest
 
@@ -23,7 +22,7 @@ def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
 def test_rates_are_chosen_for_the_training_of_the_quick_start():
     """The runs under `vmap` are those of the loop."""
     for make in quickstart_rates.METHODS.values():
-        (loss,) = quickstart_rates.losses(make, [1e-2], [3], steps=5)[0]
+        (loss,) = quickstart_rates.search(make, 1e-2, [3], steps=5).finals[1e-2]
         alone = quickstart.train(make(1e-2), seed=3, steps=5)
         assert loss == pytest.approx(float(alone), rel=1e-4)
 
@@ -37,10 +36,11 @@ def test_shown_seeds_chose_no_rate():
 @pytest.mark.slow
 def test_muoneq_wins_on_every_seed_at_the_best_rates(capsys):
     found = quickstart_rates.main()
-    (adamw_rate, adamw), (rate, ours) = found.values()
-    assert (adamw_rate, rate) == (1e-2, 4e-2)  # Those of the quick start.
-    assert adamw_rate == quickstart_rates.ADAMW
-    assert adamw_rate in quickstart_rates.RATES["AdamW"][1:-1]  # Inside of the grid.
-    assert rate in quickstart_rates.RATES["MuonEq"][1:-1]
-    assert jnp.all(jnp.array(ours) < 0.9 * jnp.array(adamw))
+    adamw, ours = (one.finals[one.best] for one in found.values())
+    best = {name: one.best for name, one in found.items()}
+    assert best == {"AdamW": 1e-2, "MuonEq": 4e-2}  # Those of the quick start.
+    assert best["AdamW"] == quickstart_rates.ADAMW
+    for name, rate in best.items():
+        assert rate in quickstart_rates.RATES[name][1:-1]  # Inside of the grid.
+    assert (ours < 0.9 * adamw).all()
     assert "mean" in capsys.readouterr().out

@@ -30,7 +30,7 @@ def _is_of(module: str, name: str, x: Any) -> bool:
 
 
 def is_nnx(x: Any) -> bool:
-    """Whether it is a module of NNX."""
+    """Whether it is a model of NNX, which steps may change in place."""
     return _is_of("flax.nnx", "Module", x)
 
 

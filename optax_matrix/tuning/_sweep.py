@@ -1,0 +1,186 @@
+"""`sweep`: the best of several learning rates for one model."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from optax_matrix._arguments import (
+    NotNegative,
+    NotNegativeInt,
+    PositiveInt,
+    check_positive,
+    checked,
+    is_function,
+)
+from optax_matrix.matrices.use.models import is_model
+from optax_matrix.tuning import _batches
+from optax_matrix.tuning._progress import shown
+from optax_matrix.tuning._result import Sweep
+from optax_matrix.tuning._runs import Runs
+from optax_matrix.tuning._trainings import training
+
+
+@checked
+def sweep(
+    make: Any,
+    loss: Any,
+    params: Any,
+    batches: Any,
+    *,
+    rates: Any,
+    steps: PositiveInt | None = None,
+    step: Any = None,
+    evaluate: Any = None,
+    seeds: Any = None,
+    widen: NotNegativeInt = 4,
+    memory: NotNegative = 2**30,
+    progress: Any = True,
+) -> Sweep:
+    """Trains a model at several learning rates and says which is best.
+
+    All rates start from the same parameters and see the same batches. A run whose loss
+    is not finite has diverged and stops (in one program, where runs cannot stop alone,
+    when all have). While the best rate is the smallest or the largest one, the next
+    rate beyond it is trained, too, at the same ratio.
+
+    If all runs fit into `memory`, they are one program, `jax.vmap` over the step, with
+    the same losses up to rounding. This is fast for small models. A branch that some
+    methods take at every tenth step (`soap`, `galore`) is then computed at every step;
+    ``memory=0`` trains one rate after the other, with the bits of a plain loop around
+    the same step.
+
+    Args:
+        make: Function from a learning rate to an optimizer: any of optax, so that
+            AdamW gets the same search. A schedule is built inside from the rate, which
+            may be traced.
+        loss: ``loss(params, batch)``, a scalar. None if `step` is given.
+        params: What is trained: a tree of parameters, or a model of NNX or Equinox,
+            which the loss then gets. It is left as it is. Where `seeds` is given, a
+            function from a seed to it.
+        batches: Array ``(steps, ...)`` or iterable of batches. Whatever changes from
+            step to step, such as the key of a dropout, is a part of the batch. Where
+            `seeds` is given, this may be a function of a seed.
+        rates: The learning rates to begin with; one suffices, with factors of two.
+        steps: Number of batches that each run trains on; None for all.
+        step: Training step of your own. For an NNX model, ``step(model, optimizer,
+            batch)`` changes an ``nnx.Optimizer`` and the model in place and returns the
+            loss; else ``step(tx, params, state, batch)`` returns parameters, state and
+            loss. (Of Linen's variables with several collections, the optimizer's state
+            is that of ``"params"``.)
+        evaluate: Function of the trained parameters (or model) to a loss that is
+            minimized, such as a validation loss. None for the mean of the last tenth of
+            the training losses.
+        seeds: Integers; every rate is trained from each, and the mean decides.
+        widen: Largest number of rates that are added.
+        memory: Bytes that parameters and states of all runs may take in one program.
+        progress: Whether to show bars on a terminal, or a function of rate, steps done,
+            all steps and loss that is called instead.
+
+    Returns:
+        A `tuning.Sweep`: ``best``, ``losses``, ``finals``, ``print`` and ``plot``.
+
+    Raises:
+        ValueError: If a rate is not positive, an argument does not fit another, batches
+            are missing, or every run diverges.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> import optax_matrix as om
+        >>> batches = jax.random.normal(jax.random.key(0), (100, 2, 16, 8))
+        >>> params = {"kernel": jnp.zeros((8, 8)), "bias": jnp.zeros(8)}
+        >>> def loss(params, batch):
+        ...     x, noise = batch
+        ...     error = x @ params["kernel"] + params["bias"] - jnp.flip(x, -1)
+        ...     return jnp.mean((error - noise / 10) ** 2)
+        >>> def make(rate):
+        ...     cosine = lambda peak: optax.cosine_decay_schedule(peak, 100)
+        ...     return om.muoneq(cosine(4 * rate), other_learning_rate=cosine(rate))
+        >>> found = om.sweep(make, loss, params, batches, rates=(0.01, 0.02, 0.04))
+        >>> print(found)
+        rate  loss
+        0.01  0.01...
+        0.02  0.01...
+        0.04  0.01...  <- best
+        0.08  0.01...
+        loss: mean of the last 10 of 100 training losses; 100 steps, in one program
+        >>> tx = make(found.best)
+    """
+    _check(make, loss, step, params, seeds)
+    given = sorted({_positive(rate) for rate in np.ravel(rates).tolist()})
+    if not given:
+        raise ValueError("`rates` must have one rate or more, got none; pass (1e-3,).")
+    models = [params] if seeds is None else [params(seed) for seed in seeds]
+    read = _batches.read(batches, steps, seeds)
+    runs = Runs(training(make, loss, step, models[0]), models, read, evaluate)
+    last = f"mean of the last {runs.last} of {runs.steps} training losses"
+    measure = last if evaluate is None else "validation loss"
+    every: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+    most = len(given) + widen
+    with shown(progress) as show:
+        while given:
+            every |= runs.train(given, memory, show)
+            losses, finals = ({r: every[r][i] for r in sorted(every)} for i in (0, 1))
+            found = Sweep(losses, finals, measure, runs.kind == "together")
+            given = _beyond(found)[: most - len(every)]
+    _check_some_are_finite(found)
+    return found
+
+
+def _check(make: Any, loss: Any, step: Any, params: Any, seeds: Any) -> None:
+    if not is_function(make):
+        raise ValueError(
+            "`make` must be a function from a learning rate to an optimizer, got "
+            f"{type(make).__name__}; write lambda rate: optax.adamw(rate)."
+        )
+    if (loss is None) == (step is None):
+        raise ValueError(
+            "`loss` must be a function, or None if `step` is given; pass one of the "
+            "two."
+        )
+    is_made = is_function(params) and not is_model(params)
+    if seeds is None and is_made:
+        raise ValueError(
+            "`params` must be parameters or a model unless `seeds` is given, got a "
+            "function; pass seeds=(0,), or what the function returns."
+        )
+    if seeds is not None and not is_made:
+        raise ValueError(
+            "`params` must be a function from a seed to parameters or a model where "
+            f"`seeds` is given, got {type(params).__name__}; write lambda seed: ..."
+        )
+
+
+def _positive(rate: Any) -> float:
+    check_positive("rates", rate)
+    return float(rate)
+
+
+def _beyond(found: Sweep) -> list[float]:
+    """The next rates beyond the best one, if it is at an end."""
+    rates = found.rates
+    if len(rates) == 1:
+        return [_rounded(rates[0] / 2), _rounded(rates[0] * 2)]
+    if found.best == rates[0]:
+        return [_rounded(rates[0] * rates[0] / rates[1])]
+    return [_rounded(rates[-1] * rates[-1] / rates[-2])] if found.at_end else []
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.6g}")
+
+
+def _check_some_are_finite(found: Sweep) -> None:
+    if math.isfinite(found.finals[found.best].mean()):
+        return
+    first = min(int(np.isfinite(x).sum(-1).min()) for x in found.losses.values())
+    if all(np.isfinite(x).all() for x in found.losses.values()):
+        said = "`evaluate` is finite for none of them; call it once by itself."
+    elif max(int(np.isfinite(x).sum(-1).min()) for x in found.losses.values()) == 0:
+        said = "the loss is not finite before the first update; call it once by itself."
+    else:
+        said = (
+            f"the first at step {first + 1}; try smaller ones, or clip the gradients."
+        )
+    rates = ", ".join(f"{rate:g}" for rate in found.rates)
+    raise ValueError(f"Every rate of {rates} diverged: {said}")
