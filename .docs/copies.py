@@ -19,7 +19,8 @@ ROOT = HERE.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
-    *("summary", "protocol", "comparison", "equal", "transfer", "conditions"),
+    *("summary", "protocol", "comparison", "equal", "unseen", "transfer"),
+    *("posttrain", "conditions"),
     *("ablations", "orders", "search", "cost", "speed", "tpu", "gpu", "memory"),
     *("bf16", "poet", "rotations", "finetuning", "paper_tables", "faults", "demo"),
 ]
