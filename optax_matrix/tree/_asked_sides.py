@@ -17,7 +17,7 @@ from optax_matrix._surroundings import within
 from optax_matrix.matrices.decisions import Kinds
 from optax_matrix.matrices.pairs import Pairs
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.layout import Group, group_matrices
+from optax_matrix.stacks.layout import Group, Layout, group_matrices
 from optax_matrix.tree._build import Build
 
 
@@ -42,6 +42,32 @@ def without_sides(views: Mapping[str, MatrixView]) -> dict[str, MatrixView]:
     """Views without residual sides."""
     without = lambda view: dataclasses.replace(view, residual=None)
     return {path: without(view) for path, view in views.items()}
+
+
+def refusing_late_questions(layout: Layout, views: Mapping[str, MatrixView]) -> Layout:
+    """A layout for a step: a residual side that was not asked for before is refused.
+
+    Args:
+        layout: The stacks.
+        views: The views of all leaves, with their sides.
+    """
+    told = any(view.residual for view in layout.views.values())
+    if told or not any(view.residual for view in views.values()):
+        return layout
+    return _with_groups(layout, _Late)
+
+
+class _Late(Group):
+    """A group of a layout that was not asked for its residual side."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "residual":
+            raise ValueError(
+                "`residual` of a stack must be read in build(layout) or while the "
+                "state is made, got a first question in `update`, when one stack "
+                "holds matrices of both sides; read it in `build`."
+            )
+        return super().__getattribute__(name)
 
 
 class _Asked(Exception):
@@ -71,15 +97,10 @@ def _asks(
         path: jax.ShapeDtypeStruct(view.shape, _dtype(leaves[path]))
         for path, view in views.items()
     }
-    layout = group_matrices(like, views, pairs=pairs)
-    fields = lambda group: {
-        field.name: getattr(group, field.name) for field in dataclasses.fields(group)
-    }
-    groups = {name: _Silent(**fields(g)) for name, g in layout.groups.items()}
-    layout = dataclasses.replace(layout, groups=groups)
+    layout = _with_groups(group_matrices(like, views, pairs=pairs), _Silent)
     stacks = {
         name: jax.ShapeDtypeStruct(group.shape, group.dtype)
-        for name, group in groups.items()
+        for name, group in layout.groups.items()
     }
     with warnings.catch_warnings(), within(layout=layout, sides=None, measures={}):
         warnings.simplefilter("ignore")  # `init` warns of the same.
@@ -88,6 +109,15 @@ def _asks(
         except Exception:
             return True
     return False
+
+
+def _with_groups(layout: Layout, kind: type[Group]) -> Layout:
+    """A layout whose groups are of another kind."""
+    fields = lambda group: {
+        field.name: getattr(group, field.name) for field in dataclasses.fields(group)
+    }
+    groups = {name: kind(**fields(group)) for name, group in layout.groups.items()}
+    return dataclasses.replace(layout, groups=groups)
 
 
 def _dtype(leaf: Any) -> Any:

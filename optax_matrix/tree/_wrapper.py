@@ -44,7 +44,7 @@ from optax_matrix.tree._admission import (
     refuse_missing_updates,
 )
 from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
-from optax_matrix.tree._asked_sides import views_for
+from optax_matrix.tree._asked_sides import refusing_late_questions, views_for
 from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
@@ -211,7 +211,7 @@ class OnMatrices:
 
         def step(local, stacks, state, arrays):
             *made, extra_args = join(arrays)
-            tx = self._chain(local, *made)
+            tx = self._chain(local := refusing_late_questions(local, views), *made)
             old = GuardedState(state.inner_state, state.zero_gradients)
             sides = WorkedSides(local.groups, sides_of(state))
             new: Any

@@ -43,6 +43,24 @@ def test_only_those_who_ask_have_two_stacks(tx, want):
     assert stacks(tx) == want
 
 
+@pytest.mark.parametrize("placement", ["none", "owners"])
+def test_a_first_question_in_a_step_is_refused(placement):
+    """Its stacks hold matrices of both sides; the answer would be None in silence."""
+
+    def late(layout):
+        sides = lambda: {n: g.residual for n, g in layout.groups.items()}
+        scaled = lambda g, _: {n: x * (sides()[n] == "in") for n, x in g.items()}
+        return optax.stateless(scaled)
+
+    specs = {path: jax.P() for path in SHAPES}
+    placement = om.owners("x", param_specs=specs) if placement == "owners" else None
+    tx = om.on_matrices(late, probe=False, placement=placement)
+    with jax.set_mesh(jax.make_mesh((1,), ("x",))):
+        state = jax.eval_shape(tx.init, PARAMS)
+        with pytest.raises(ValueError, match=r"`residual` .* first question in `upd"):
+            jax.eval_shape(tx.update, PARAMS, state, PARAMS)
+
+
 def test_describe_names_the_stacks_of_the_state():
     (group,) = {row.group for row in om.describe(PARAMS).rows}
     assert [group] == list(jax.eval_shape(om.muoneq(0.1).init, PARAMS).manifest)
