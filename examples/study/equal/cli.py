@@ -9,6 +9,7 @@ import pathlib
 from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
+from examples.study.bench.commands import prepare
 from examples.study.bench.tasks import TASKS
 from examples.study.bench.workers import run_all
 from examples.study.equal import orders, own, plot, search, space
@@ -79,7 +80,7 @@ def _try(options):
         for task in dict.fromkeys(options.tasks)
         for function in dict.fromkeys(options.functions)
     ]
-    _prepare(options)
+    prepare(options)
     read = lambda: own.read(options.results)
     _do_at_once(rows, f"try {' '.join(options.functions)}", options, read)
     found = read()
@@ -134,7 +135,7 @@ def _do(rows, command, options):
     What several rows begin from comes first, so that no two processes do the same run:
     the other leaves, and methods without options or additions.
     """
-    _prepare(options)
+    prepare(options)
     others = [Entry(row.task) for row in rows]
     bases = [
         dataclasses.replace(row, method=base, seeds=())
@@ -144,12 +145,6 @@ def _do(rows, command, options):
     read = lambda: results.read(options.results, Config)
     parts = others, bases, rows
     return any([_do_at_once(part, command, options, read) for part in parts])
-
-
-def _prepare(options):
-    if options.processes < 1:
-        raise UserError(f"--processes must be positive, got {options.processes}.")
-    results.prepare(options.results)
 
 
 def _do_at_once(rows, command, options, read):
