@@ -22,7 +22,9 @@ NO_SIZES = {
     "linalg/products.py": {"128"},  # Lanes of a TPU.
     "linalg/quintic_steps.py": {"32"},  # Bits of a dtype.
     "linalg/scale.py": {"32", "100"},
+    "linalg/spectral_norms.py": {"100"},  # Of a dtype's precision.
     "sharding/_checks.py": {"128"},  # Exponents of a dtype.
+    "tuning/_runs.py": {"LOOKS"},  # At losses, in a run.
 }
 ELSEWHERE = {"_arguments", "matrices", "pallas"}  # See `_thresholds`.
 

@@ -60,14 +60,13 @@ def refusing_late_questions(layout: Layout, views: Mapping[str, MatrixView]) -> 
 class _Late(Group):
     """A group of a layout that was not asked for its residual side."""
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == "residual":
-            raise ValueError(
-                "`residual` of a stack must be read in build(layout) or while the "
-                "state is made, got a first question in `update`, when one stack "
-                "holds matrices of both sides; read it in `build`."
-            )
-        return super().__getattribute__(name)
+    @property
+    def residual(self) -> Any:
+        raise ValueError(
+            "`residual` of a stack must be read in build(layout) or while the state "
+            "is made, got a first question in `update`, when one stack holds matrices "
+            "of both sides; read it in `build`."
+        )
 
 
 class _Asked(Exception):
@@ -77,10 +76,9 @@ class _Asked(Exception):
 class _Silent(Group):
     """A group that does not tell its residual side."""
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == "residual":
-            raise _Asked
-        return super().__getattribute__(name)
+    @property
+    def residual(self) -> Any:
+        raise _Asked
 
 
 def _asks(
@@ -112,11 +110,10 @@ def _asks(
 
 
 def _with_groups(layout: Layout, kind: type[Group]) -> Layout:
-    """A layout whose groups are of another kind."""
-    fields = lambda group: {
-        field.name: getattr(group, field.name) for field in dataclasses.fields(group)
-    }
-    groups = {name: kind(**fields(group)) for name, group in layout.groups.items()}
+    """A layout whose groups are of another kind, with the same values."""
+    groups = {name: object.__new__(kind) for name in layout.groups}
+    for name, group in groups.items():
+        vars(group).update(vars(layout.groups[name]))
     return dataclasses.replace(layout, groups=groups)
 
 

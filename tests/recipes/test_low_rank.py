@@ -219,7 +219,7 @@ def test_last_layer():
         state = jax.eval_shape(tx.init, params)
         manifest = state.manifest
         held[key] = sorted(name.split("@")[0] for name in manifest)
-    head, up = "16x4-in", "8x4-in"
+    head, up = "16x4", "8x4"
     assert held == {"other": [up], "method": [head, up], "rule": [head]}
     with pytest.raises(ValueError, match="`last_layer` must be one of"):
         om.galore(0.02, last_layer="adam")
