@@ -129,8 +129,7 @@ def tuned(entry: Entry, results: Results) -> Config:
         tried = bracket(middle, middle.steps)
         return best_inside(tried, _scaled, TUNING, LIMIT, results)
     best = other(entry.task, results)
-    search = entry.own or space.search_of(entry.method, entry.task)
-    tried = space.candidates(entry.method, best, search)
+    tried = space.candidates(entry.method, best, entry.own)
     if entry.method == best.method:
         tried.append(best)
     middle = best_of(tried, TUNING, results)

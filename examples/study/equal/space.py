@@ -148,14 +148,19 @@ def others(task: str) -> list[Config]:
     ]
 
 
-def search_of(method: str, task: str) -> Search:
-    """What a method of the comparison searches on a task."""
-    space = (METHODS | RANKED)[method]
-    return Search(space.rates[task], space.axes)
+def candidates(
+    method: str, other: Config, search: Search | None = None
+) -> list[Config]:
+    """Settings of a method's matrices, 16 of them, beside tuned other leaves.
 
-
-def candidates(method: str, other: Config, search: Search) -> list[Config]:
-    """Settings of a method's matrices, 16 of them, beside tuned other leaves."""
+    Args:
+        method: The method.
+        other: The settings of the other leaves.
+        search: What is searched; None for a method of the comparison.
+    """
+    if search is None:
+        space = (METHODS | RANKED)[method]
+        search = Search(space.rates[other.task], space.axes)
     middle = search.middle
 
     def one(point):
