@@ -210,7 +210,7 @@ def cans_shampoo():
     from :math:`Y = A / s` and :math:`Z = I`, where s is 1.01 times the largest row sum
     of absolute values: Y tends to :math:`(A / s)^{1/2}`, Z to its inverse, and the root
     of the root is taken in the same way. The twelve :math:`(\alpha, \beta)` are those
-    of `cans` from 8.5e-4 on. L and R average :math:`G G^\top` and :math:`G^\top G`,
+    of ``cans`` from 8.5e-4 on. L and R average :math:`G G^\top` and :math:`G^\top G`,
     damped by a thousandth of their mean eigenvalue. Sources: `arXiv:2506.10935
     <https://arxiv.org/abs/2506.10935>`__ for the cubics, and
     ``mat_root_inv_via_scaled_cans`` of `Emerging-Optimizers
