@@ -144,7 +144,7 @@ def find(name: str) -> Method:
 
 def version(name: str) -> str | None:
     """The version of the file that a user's optimizer comes from; None for others."""
-    return user.setting(name) if _is_users(name) else None
+    return user.checksum(name) if _is_users(name) else None
 
 
 def _is_users(name: str) -> bool:

@@ -12,11 +12,9 @@ import optax
 from examples.pretrain.errors import UserError, first_line
 from examples.pretrain.options import Method, keywords, with_options
 
-SETTING = "user"
 
-
-def setting(name: str) -> str:
-    """The setting of a function: its runs are those of one version of its file.
+def checksum(name: str) -> str:
+    """The checksum of the file of a function: its runs are those of one version.
 
     Raises:
         UserError: As `find`.
@@ -24,7 +22,7 @@ def setting(name: str) -> str:
     module, _ = _function(*_parts(name)[:2])
     file = getattr(module, "__file__", None)
     content = pathlib.Path(file).read_bytes() if file else b""
-    return f"{SETTING} {hashlib.sha256(content).hexdigest()[:8]}"
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def find(name: str, dimension_numbers: Any = None) -> Method:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from examples.study.bench import statistics
-from examples.study.equal.protocol import Entry, MissingError, Results, validated
+from examples.study.bench.missing import MissingError
+from examples.study.equal.protocol import Entry, Results, validated
 from examples.study.equal.statistics import row
 
 TASK = "books"

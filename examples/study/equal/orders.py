@@ -13,10 +13,11 @@ import numpy as np
 from examples.study.bench import orders, results, statistics
 from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME
 from examples.study.bench.markdown import lines
+from examples.study.bench.missing import MissingError
 from examples.study.bench.search import Results as FirstResults
 from examples.study.equal.config import FRESH
 from examples.study.equal.gains import TASK, difference, gain, shown, trial
-from examples.study.equal.protocol import Entry, MissingError, Results
+from examples.study.equal.protocol import Entry, Results
 from examples.study.equal.statistics import row
 
 UNDECIDED = "undecided"

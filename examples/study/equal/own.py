@@ -34,7 +34,7 @@ def name_of(function: str) -> str:
     Raises:
         UserError: As `user.find`.
     """
-    return f"{function} {user.setting(function).removeprefix(user.SETTING).strip()}"
+    return f"{function} {user.checksum(function)}"
 
 
 def function_of(method: str) -> str:

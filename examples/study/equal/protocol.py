@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.study.bench.config import Result
+from examples.study.bench.missing import next_run, result
 from examples.study.bench.tasks import TASKS
 from examples.study.equal import space
 from examples.study.equal.config import SEEDS, TUNING, Config
@@ -52,13 +53,6 @@ class Entry:
     own: space.Search | None = None
 
 
-class MissingError(Exception):
-    """A run that the protocol asks for and the results do not have."""
-
-    def __init__(self, config: Config):
-        self.config = config
-
-
 def entries(task: str, lengths: Sequence[int]) -> list[Entry]:
     """The rows of a task, short ones first."""
     return [Entry(task, name, n) for n in lengths for name in space.methods(task)]
@@ -66,14 +60,9 @@ def entries(task: str, lengths: Sequence[int]) -> list[Entry]:
 
 def due(entry: Entry, results: Results) -> Config | None:
     """The next run of an entry; None if it has had all of them."""
-    try:
-        if entry.method is None:
-            other(entry.task, results)
-        else:
-            confirmed(entry, results)
-    except MissingError as missing:
-        return missing.config
-    return None
+    if entry.method is None:
+        return next_run(other, entry.task, results)
+    return next_run(confirmed, entry, results)
 
 
 def left(rows: Sequence[Entry], results: Results) -> int:
@@ -191,7 +180,7 @@ def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:
     """The runs of a row, seed by seed."""
     best = tuned(entry, results)
     configs = [dataclasses.replace(best, seed=seed) for seed in entry.seeds]
-    return {config: _result(config, results) for config in configs}
+    return {config: result(config, results) for config in configs}
 
 
 def best_of(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> Config:
@@ -201,11 +190,5 @@ def best_of(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> 
 
 def _loss(settings, seeds, results):
     configs = [dataclasses.replace(settings, seed=seed) for seed in seeds]
-    losses = [_result(config, results).loss for config in configs]
+    losses = [result(config, results).loss for config in configs]
     return math.inf if None in losses else sum(losses) / len(losses)
-
-
-def _result(config, results):
-    if config not in results:
-        raise MissingError(config)
-    return results[config]

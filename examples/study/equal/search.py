@@ -11,9 +11,10 @@
 import itertools
 
 from examples.study.bench.markdown import lines
+from examples.study.bench.missing import MissingError
 from examples.study.equal.chains import ADDITIONS, BASES, fit, name_of
 from examples.study.equal.gains import TASK, difference, gain, shown, trial
-from examples.study.equal.protocol import Entry, MissingError, Results, validated
+from examples.study.equal.protocol import Entry, Results, validated
 
 TASKS = TASK, "digits"
 BEST, CHOSEN = 3, 5

@@ -5,11 +5,12 @@ from functools import partial
 
 from examples.study.bench import results, times
 from examples.study.bench.markdown import lines
+from examples.study.bench.missing import MissingError
 from examples.study.bench.tasks import TASKS
 from examples.study.compare.table import size
 from examples.study.equal import orders, own, search, space
 from examples.study.equal.config import PATH, Config
-from examples.study.equal.protocol import LENGTHS, Entry, MissingError, Results, other
+from examples.study.equal.protocol import LENGTHS, Entry, Results, other
 from examples.study.equal.statistics import Row, difference, row, speedup
 
 REFERENCE = "adamw"

@@ -3,6 +3,7 @@
 from examples.study.bench import commands
 from examples.study.bench.workers import run_all
 from examples.study.posttrain import protocol, table
+from examples.study.posttrain.changes import CHANGES
 from examples.study.posttrain.protocol import BASES, Entry, due
 
 PROGRAM = "python -m examples.study posttrain"
@@ -22,8 +23,9 @@ def _run(options):
     read = lambda: table.read(options.results)
     rows = protocol.entries()
     # The settings of other leaves come first, so that no two processes do the same run.
-    others = [Entry(change, base) for change in table.CHANGES for base in BASES]
-    for part in (others, rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+    others = [Entry(change, base) for change in CHANGES for base in BASES]
+    many, few = ([row for row in rows if row.few is is_few] for is_few in (False, True))
+    for part in (others, many, few):
         if missing := [entry for entry in part if due(entry, read())]:
             left = lambda missing=missing: protocol.left(missing, read())
             arguments = options.results, options.processes, f"{PROGRAM} run", left
@@ -34,7 +36,7 @@ def _run(options):
 def _table(options):
     """Prints the tables."""
     found = table.read(options.results)
-    for change in table.CHANGES:
+    for change in CHANGES:
         for base in BASES:
             for few in (False, True):
                 steps = Entry(change, base, few=few).steps

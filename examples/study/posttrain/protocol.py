@@ -21,6 +21,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from examples.study.bench.missing import next_run, result
 from examples.study.equal.config import SEEDS, TUNING
 from examples.study.equal.space import POINTS
 from examples.study.posttrain.changes import CHANGES
@@ -101,14 +102,8 @@ class Entry:
 
     @property
     def steps(self) -> int:
+        """The number of updates."""
         return CHANGES[self.change].steps[self.few]
-
-
-class MissingError(Exception):
-    """A run that the protocol asks for and the results do not have."""
-
-    def __init__(self, config: Config):
-        self.config = config
 
 
 def entries() -> list[Entry]:
@@ -124,14 +119,7 @@ def entries() -> list[Entry]:
 
 def due(entry: Entry, results: Results) -> Config | None:
     """The next run of an entry; None if it has had all of them."""
-    try:
-        if entry.method is None:
-            other(entry, results)
-        else:
-            confirmed(entry, results)
-    except MissingError as missing:
-        return missing.config
-    return None
+    return next_run(confirmed if entry.method else other, entry, results)
 
 
 def left(rows: Sequence[Entry], results: Results) -> int:
@@ -209,7 +197,7 @@ def confirmed(entry: Entry, results: Results) -> dict[Config, Outcome]:
     """The runs of a row, seed by seed."""
     best = tuned(entry, results)
     configs = [dataclasses.replace(best, seed=seed) for seed in SEEDS]
-    return {config: _result(config, results) for config in configs}
+    return {config: result(config, results) for config in configs}
 
 
 def best_of(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> Config:
@@ -224,7 +212,7 @@ def validated(settings: Config, seeds: Sequence[int], results: Results) -> float
         MissingError: If a run is missing.
     """
     configs = [dataclasses.replace(settings, seed=seed) for seed in seeds]
-    losses = [_result(config, results).loss for config in configs]
+    losses = [result(config, results).loss for config in configs]
     return math.inf if None in losses else sum(losses) / len(losses)
 
 
@@ -233,12 +221,6 @@ def _scaled(config, factor, steps=None):
     return dataclasses.replace(
         config, multiple=multiple, steps=steps or config.steps, seed=0
     )
-
-
-def _result(config, results):
-    if config not in results:
-        raise MissingError(config)
-    return results[config]
 
 
 def _between(percent, ends):

@@ -15,25 +15,25 @@ from examples.study.equal.config import PATH, SEEDS, Config
 from examples.study.equal.protocol import LENGTHS
 from examples.study.equal.statistics import Row
 from examples.study.equal.table import REFERENCE, cells, rows_of
-from examples.study.report.section import Method, Section, banded
+from examples.study.report.section import (
+    DIFFERENCE,
+    SPEEDUP,
+    SPREAD,
+    STATE,
+    Method,
+    Section,
+    banded,
+)
 
 PREFIX = "equal:"
 LOSS = "Test loss"
 COLUMNS = (
     ("loss", "Loss on the test set after the last step, mean over seeds."),
-    ("spread", "Standard deviation of that loss over seeds."),
-    (
-        "difference",
-        "Loss minus AdamW's, seed by seed: the mean, and half of its 95% confidence "
-        "interval. An interval that holds 0 shows no difference.",
-    ),
-    (
-        "speedup",
-        "AdamW's steps divided by the method's steps to AdamW's final loss, on mean "
-        "curves. A dash: that loss was not reached.",
-    ),
+    SPREAD,
+    DIFFERENCE,
+    SPEEDUP,
     ("interval", "95% interval of the speedup, by the bootstrap over seeds."),
-    ("state", "Memory of the optimizer's state."),
+    STATE,
     ("settings", "Rate, warm-up, b1, b2 and weight decay of the matrices."),
 )
 

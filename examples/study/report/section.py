@@ -8,6 +8,19 @@ from typing import Any
 import numpy as np
 
 SHOWN = 10  # Methods with a colour, AdamW beside them.
+# What columns of several kinds of pages say.
+SPREAD = "spread", "Standard deviation of that loss over seeds."
+DIFFERENCE = (
+    "difference",
+    "Loss minus that of AdamW, seed by seed: the mean, and half of its 95% confidence "
+    "interval. An interval that holds 0 shows no difference.",
+)
+SPEEDUP = (
+    "speedup",
+    "Steps of AdamW over those of the method to the final loss of AdamW, on mean "
+    "curves; 2 means half as many steps. A dash: that loss was not reached.",
+)
+STATE = "state", "Memory of the optimizer's state."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,15 @@ from examples.study.bench.statistics import Row, ranked, reference
 from examples.study.bench.studies import STUDIES
 from examples.study.bench.table import REPORTS, cells
 from examples.study.bench.tasks import TASKS
-from examples.study.report.section import Method, Section, banded
+from examples.study.report.section import (
+    DIFFERENCE,
+    SPEEDUP,
+    SPREAD,
+    STATE,
+    Method,
+    Section,
+    banded,
+)
 
 PREFIX = "bench:"
 LOSS = "Validation loss"
@@ -21,18 +29,10 @@ COLUMNS = (
         "Loss on the whole validation set after the last step, mean over seeds; less "
         "is better.",
     ),
-    ("spread", "Standard deviation of that loss over seeds."),
-    (
-        "difference",
-        "Loss minus AdamW's, seed by seed: the mean, and half of its 95% confidence "
-        "interval. An interval that holds 0 shows no difference.",
-    ),
-    (
-        "speedup",
-        "AdamW's steps divided by the method's steps to AdamW's final loss, on mean "
-        "curves; 2 means half as many steps. A dash: that loss was not reached.",
-    ),
-    ("state", "Memory of the optimizer's state."),
+    SPREAD,
+    DIFFERENCE,
+    SPEEDUP,
+    STATE,
     (
         "size",
         "Of updates. matched: AdamW's root mean square and weight decay; own: those of "

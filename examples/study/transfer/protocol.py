@@ -3,8 +3,9 @@
 import dataclasses
 
 from examples.study.bench.config import Result
+from examples.study.bench.missing import MissingError, next_run, result
 from examples.study.equal.config import Config
-from examples.study.equal.protocol import BRACKET, MissingError, best_inside, best_of
+from examples.study.equal.protocol import BRACKET, best_inside, best_of
 
 Results = dict[Config, Result]
 TASK = "sources"
@@ -45,12 +46,15 @@ def one_of_each() -> dict[str, Config]:
 
 def due(lengths: Lengths, results: Results) -> Config | None:
     """The next run; None if all are finished."""
-    try:
-        best = [tuned(name, lengths, results) for name in ROWS]
-    except MissingError as missing:
-        return missing.config
-    rows = (_whole(one, lengths, seed) for seed in SEEDS for one in best)
-    return next((config for config in rows if config not in results), None)
+    return next_run(_every_row, lengths, results)
+
+
+def _every_row(lengths, results):
+    """Reads all runs, seed by seed."""
+    best = [tuned(name, lengths, results) for name in ROWS]
+    for seed in SEEDS:
+        for one in best:
+            result(_whole(one, lengths, seed), results)
 
 
 def row(name: str, lengths: Lengths, results: Results) -> dict[Config, Result]:

@@ -8,9 +8,10 @@ import numpy as np
 
 from examples.study.bench import results
 from examples.study.bench.markdown import lines
+from examples.study.bench.missing import MissingError
 from examples.study.compare.table import size
 from examples.study.equal.config import Config
-from examples.study.equal.protocol import Entry, MissingError
+from examples.study.equal.protocol import Entry
 from examples.study.equal.statistics import Row, difference, row_of, speedup
 from examples.study.transfer import protocol
 from examples.study.transfer.protocol import ONE_RATE, ROWS, SEEDS, TASK, Results

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from examples.study.bench.config import Result
+from examples.study.bench.missing import next_run, result
 
 CHOOSING = "gru", "mixer", "convnet"
 CONFIRMING = "unet", "graph", "tabular"
@@ -62,13 +63,6 @@ class Config:
 Results = Mapping[Config, Result]
 
 
-class MissingError(Exception):
-    """A run that the protocol asks for and the results do not have."""
-
-    def __init__(self, config: Config):
-        self.config = config
-
-
 def seeds_of(task: str) -> tuple[int, ...]:
     """The seeds that are measured on the test set."""
     return FIRST + LAST if task in CHOOSING else LAST
@@ -76,15 +70,16 @@ def seeds_of(task: str) -> tuple[int, ...]:
 
 def due(task: str, results: Results) -> Config | None:
     """The next run of a task; None if it has had all of them."""
-    try:
-        best = adamw(task, results)
-        for form in FORMS:
-            if form != REFERENCE:
-                validated(task, form, best, results)
-            losses(task, form, best, seeds_of(task), results)
-    except MissingError as missing:
-        return missing.config
-    return None
+    return next_run(_whole, task, results)
+
+
+def _whole(task, results):
+    """Reads all runs of a task in order, form by form, which share a program."""
+    best = adamw(task, results)
+    for form in FORMS:
+        if form != REFERENCE:
+            validated(task, form, best, results)
+        losses(task, form, best, seeds_of(task), results)
 
 
 def left(tasks: Sequence[str], results: Results) -> int:
@@ -127,14 +122,8 @@ def losses(
     task: str, form: str, rate: float, seeds: Sequence[int], results: Results
 ) -> np.ndarray:
     """Loss by seed; infinite for a failed run."""
-    found = []
-    for seed in seeds:
-        config = Config(task, form, rate, seed)
-        if config not in results:
-            raise MissingError(config)
-        loss = results[config].loss
-        found.append(math.inf if loss is None else loss)
-    return np.array(found)
+    runs = [result(Config(task, form, rate, seed), results) for seed in seeds]
+    return np.array([math.inf if run.loss is None else run.loss for run in runs])
 
 
 def form_of(rule: str, task: str, results: Results) -> str:

@@ -5,6 +5,7 @@ import pathlib
 
 from examples.study.bench import results, statistics
 from examples.study.bench.markdown import lines
+from examples.study.bench.missing import MissingError
 from examples.study.unseen import protocol
 from examples.study.unseen.protocol import (
     CHOOSING,
@@ -14,7 +15,6 @@ from examples.study.unseen.protocol import (
     REFERENCE,
     RULES,
     Config,
-    MissingError,
     Results,
 )
 
