@@ -226,6 +226,11 @@ def open_books(context: int) -> tuple[grain.MapDataset, ...]:
     return tuple(map(shuffled, parts))
 
 
+def rows_of(mesh: Mesh) -> NamedSharding:
+    """How the rows of a batch are sharded: over all mesh axes but `tp`."""
+    return NamedSharding(mesh, P(tuple(a for a in mesh.axis_names if a != "tp")))
+
+
 def load(windows: Any, number: int, batch: int, mesh: Mesh) -> jax.Array:
     """The batch of a given number, sharded over all mesh axes but `tp`.
 
@@ -233,7 +238,7 @@ def load(windows: Any, number: int, batch: int, mesh: Mesh) -> jax.Array:
     """
     rows = range(number * batch, (number + 1) * batch)
     read = lambda index: np.stack([windows[i] for i in rows[index[0]]])
-    place = NamedSharding(mesh, P(tuple(a for a in mesh.axis_names if a != "tp")))
+    place = rows_of(mesh)
     return jax.make_array_from_callback((batch, len(windows[0])), place, read)
 
 

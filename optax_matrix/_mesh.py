@@ -127,11 +127,12 @@ def check_reduced(updates: Mapping[str, Any]) -> None:
     for path, leaf in updates.items():
         if axes := unreduced_axes(leaf):
             raise ValueError(
-                f"`updates` must be sums, but that of {path!r} is `unreduced` along "
-                f"{axes}: call jax.sharding.reshard(gradient, spec) with the spec of "
-                "the parameter, or leave `unreduced` out of the out_sharding of the "
-                "product that makes it. Those of matrices may be unreduced with "
-                "placement=om.owners(...) along all axes that split them."
+                f"`updates` must be reduced, but the gradient of {path!r} is "
+                f"`unreduced` along {axes}: call jax.sharding.reshard(gradient, spec) "
+                "with the spec of the parameter, or leave `unreduced` out of the "
+                "out_sharding of the product that makes it. Gradients of matrices may "
+                "be unreduced with placement=om.owners(...) on all axes that split "
+                "them."
             )
 
 

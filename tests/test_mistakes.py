@@ -67,7 +67,7 @@ def test_describe_takes_parameters_and_names(given):
         om.describe(given)
     assert "0x" not in str(error.value)
     for argument in ("matrix", "other"):
-        said = f"`{argument}` must be the name to print, got \\w+; pass a text"
+        said = f"`{argument}` must be the name to print, got \\w+; pass a string"
         with pytest.raises(ValueError, match=said) as error:
             om.describe(PARAMS, **{argument: given})
         assert "0x" not in str(error.value)

@@ -12,7 +12,15 @@ from optax_matrix.sharding._balance import TEAMS
 T = TypeVar("T")
 
 
-def check_axes(mesh_axes: Any) -> None:
+def check_owners(mesh_axes: Any, wire_dtype: Any, pad_to: Any, teams: Any) -> None:
+    """Raises if an argument of `owners` is out of range."""
+    _check_axes(mesh_axes)
+    _check_wire_dtype(wire_dtype)
+    _check_pad_to(pad_to)
+    _check_teams(teams, pad_to)
+
+
+def _check_axes(mesh_axes: Any) -> None:
     """Raises unless an argument is the name of a mesh axis or a tuple of such names."""
     names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes
     wanted = isinstance(names, (tuple, list)) and len(names) > 0
@@ -44,7 +52,7 @@ def with_one_axis_argument(placement: type[T]) -> type[T]:
     return placement
 
 
-def check_wire_dtype(wire_dtype: Any) -> None:
+def _check_wire_dtype(wire_dtype: Any) -> None:
     """Raises unless an argument is None or a floating dtype with float32's range."""
     try:
         wide = wire_dtype is None or (
@@ -60,7 +68,7 @@ def check_wire_dtype(wire_dtype: Any) -> None:
         )
 
 
-def check_pad_to(pad_to: Any) -> None:
+def _check_pad_to(pad_to: Any) -> None:
     """Raises unless an argument is None or a positive int."""
     if pad_to is not None and not _is_positive_int(pad_to):
         raise ValueError(
@@ -69,7 +77,7 @@ def check_pad_to(pad_to: Any) -> None:
         )
 
 
-def check_teams(teams: Any, pad_to: int | None) -> None:
+def _check_teams(teams: Any, pad_to: int | None) -> None:
     """Raises unless an argument says how many owners share a matrix."""
     if not _is_positive_int(teams) or teams not in TEAMS:
         raise ValueError(

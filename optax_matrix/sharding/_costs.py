@@ -18,7 +18,10 @@ from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._planned import PlannedChoice, PlannedTeams
 from optax_matrix.sharding._pools import numbers_sent
 
-_NODE = 8  # Devices of a host, as far as a plan supposes.
+Placed = tuple[OwnerLayout, Any]
+"""A layout, and the dtype in which its gradients are sent."""
+
+_NODE = 8  # A plan supposes that a host has so many devices.
 
 
 def sent_of(layout: OwnerLayout, wire: Any, leaves: Any) -> list[int]:
@@ -74,9 +77,7 @@ def sent_in_teams(ownerships: list[Ownership]) -> int:
     return int(loads(ownerships).sent.max())
 
 
-def by_teams(
-    layouts: list[tuple[OwnerLayout, Any]], leaves: Any
-) -> Iterator[PlannedTeams]:
+def by_teams(layouts: list[Placed], leaves: Any) -> Iterator[PlannedTeams]:
     """Work and bytes with each number that `teams` can be."""
     every = [
         own for layout, _ in layouts for own in ownerships_of(layout) if own.remainder
@@ -106,17 +107,20 @@ def _in_teams(layout: OwnerLayout, teams: int) -> OwnerLayout:
 
 
 def choice_of(
-    layout: OwnerLayout, leaves: Any, axes: tuple[str, ...], wire: Any
+    layouts: list[Placed], leaves: Any, axes: tuple[str, ...]
 ) -> PlannedChoice | None:
     """Work and bytes with other owner axes; None if they cannot place the matrices."""
+    make = lambda x: owner_layout(leaves, x.views, x.specs, axes, x.mesh, pairs=x.pairs)
     try:
-        other = owner_layout(
-            leaves, layout.views, layout.specs, axes, layout.mesh, pairs=layout.pairs
-        )
+        others = [(make(layout), wire) for layout, wire in layouts]
     except ValueError:
         return None
-    sent = sum(sent_of(other, wire, leaves))
-    return PlannedChoice(axes, busiest(other), sent, bool(other.inside))
+    return PlannedChoice(
+        axes,
+        work=max(busiest(x) for x, _ in others),
+        sent=sum(sum(sent_of(x, wire, leaves)) for x, wire in others),
+        has_inside=any(x.inside for x, _ in others),
+    )
 
 
 def busiest(layout: OwnerLayout) -> float:
@@ -146,23 +150,24 @@ def even(ownerships: list[Ownership]) -> float:
 
 
 def within_hosts(
-    layout: OwnerLayout, leaves: Any, wire: Any, replicated: tuple[str, ...]
+    layouts: list[Placed], leaves: Any, replicated: tuple[str, ...]
 ) -> PlannedChoice | None:
-    """The same owner axes, but of a replicated one only eight devices.
+    """The same owner axes, but only eight devices of a replicated axis.
 
-    None if there is no such axis of more devices.
+    None unless there is one such axis of more devices, and all layouts have the same
+    owner axes.
     """
-    sizes = dict(layout.mesh.shape)
-    owner_axes = layout.bundles[0].ownership.owner_axes
-    long = [x for x in replicated if x in owner_axes and sizes[x] > _NODE]
-    if len(long) != 1 or sizes[long[0]] % _NODE:
+    sizes = dict(layouts[0][0].mesh.shape)
+    found = {x.bundles[0].ownership.owner_axes for x, _ in layouts}
+    long = [x for x in replicated if x in min(found) and sizes[x] > _NODE]
+    if len(found) != 1 or len(long) != 1 or sizes[long[0]] % _NODE:
         return None
-    (axis,) = long
+    (owner_axes,), (axis,) = found, long
     outer = {f"{axis} of hosts": sizes[axis] // _NODE}
     cut = outer | sizes | {axis: _NODE}
     mesh = AbstractMesh(tuple(cut.values()), tuple(cut))
-    cut_layout = dataclasses.replace(layout, mesh=mesh)
-    choice = choice_of(cut_layout, leaves, owner_axes, wire)
+    shorter = [(dataclasses.replace(x, mesh=mesh), wire) for x, wire in layouts]
+    choice = choice_of(shorter, leaves, owner_axes)
     return None if choice is None else choice._replace(cut=axis)
 
 
@@ -171,8 +176,8 @@ def sent_for_replicas(
 ) -> tuple[tuple[str, ...], int]:
     """The mesh axes along which all parameters are replicated, and what they cost.
 
-    Those are the bytes that a device sends so that gradients of replicas become their
-    mean everywhere: an all-reduce sends all of it twice, but for the own share.
+    The cost is the bytes that a device sends in an all-reduce of all gradients: each
+    of them twice, but for the share of the device itself.
     """
     named = {
         x

@@ -17,13 +17,7 @@ from optax_matrix._mesh import (
 )
 from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import within
-from optax_matrix.sharding._checks import (
-    check_axes,
-    check_pad_to,
-    check_teams,
-    check_wire_dtype,
-    with_one_axis_argument,
-)
+from optax_matrix.sharding._checks import check_owners, with_one_axis_argument
 from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -66,8 +60,9 @@ class owners:
     gradients each of ``N`` devices sends ``2 P / N``, compared with ``2 P`` or more if
     the partitioner gathers matrices. A group of ``K`` equal matrices is padded to the
     next multiple of ``N`` with zero matrices. The chain treats them like any others.
-    Groups whose left over matrices have different owners send them together, unpadded.
-    Gradients that are ``unreduced`` along Explicit axes are added on the way to owners.
+    After the full rounds, fewer than ``N`` matrices of a group are left. Those of
+    several groups are sent together if their owners differ. Gradients that are
+    ``unreduced`` along Explicit axes are added on the way to owners.
 
     Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
     hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
@@ -141,10 +136,7 @@ class owners:
     memory: Memory = "device"
 
     def __post_init__(self):
-        check_axes(self.mesh_axes)
-        check_wire_dtype(self.wire_dtype)
-        check_pad_to(self.pad_to)
-        check_teams(self.teams, self.pad_to)
+        check_owners(self.mesh_axes, self.wire_dtype, self.pad_to, self.teams)
         check_memory(self.memory)
         given_specs(self.param_specs)
 

@@ -13,6 +13,7 @@ from optax_matrix._paths import group_of, leaves_with_keys, named_leaves
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._chips import ChipName
 from optax_matrix.sharding._costs import (
+    Placed,
     busiest,
     by_teams,
     choice_of,
@@ -27,7 +28,7 @@ from optax_matrix.sharding._costs import (
     work_in,
 )
 from optax_matrix.sharding._owner_layout import OwnerLayout
-from optax_matrix.sharding._planned import Plan, PlannedGroup
+from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
 from optax_matrix.sharding._state_specs import recorded
 from optax_matrix.stacks.identities import FILLER
 
@@ -65,7 +66,8 @@ def plan(
         param_specs: As in `state_specs`. On an abstract mesh, no devices are needed.
         chip: A chip whose published peaks turn work and bytes into milliseconds:
             ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"h100"`` or ``"h200"`` (eight in a node).
-            A step takes no less if all work is five steps of Newton-Schulz in bfloat16.
+            They are estimates: the least that a step takes if all work is five steps of
+            Newton-Schulz in bfloat16. No step was timed.
 
     Returns:
         The plan; `print` shows a table.
@@ -102,15 +104,6 @@ def plan(
     total = sum(work_in(b.ownership) for b, _, _ in bundles)
     layouts = [(layout, wire) for layout, wire in owned if layout.bundles]
     replicated = tuple(x for x in sizes if x not in _splitting(owned))
-    others = [
-        choice
-        for layout, wire in layouts[:1]
-        for choice in (
-            *(choice_of(layout, leaves, axes, wire) for axes in subsets(tuple(sizes))),
-            within_hosts(layout, leaves, wire, replicated),
-        )
-        if choice is not None
-    ]
     along, reduced = sent_for_replicas(leaves, found.specs, sizes)
     least = round(sum(least_sent(*each, leaves) for each in bundles))
     moved = sum(sum(sent_of(x, wire, leaves)) for x, wire in owned)
@@ -146,11 +139,26 @@ def plan(
         ),
         teams=max((x.teams for x, _ in layouts), default=1),
         by_teams=tuple(by_teams(layouts, leaves)),
-        others=tuple(sorted(others, key=lambda x: (-len(x.axes), x.work))),
+        others=_others(layouts, leaves, tuple(sizes), replicated),
         replicated_axes=replicated,
         has_inside=any(layout.inside for layout, _ in layouts),
         chip=chip,
     )
+
+
+def _others(
+    layouts: list[Placed],
+    leaves: Any,
+    axes: tuple[str, ...],
+    replicated: tuple[str, ...],
+) -> tuple[PlannedChoice, ...]:
+    """All choices of owner axes; every layout would have the same ones."""
+    if not layouts:
+        return ()
+    found = [choice_of(layouts, leaves, some) for some in subsets(axes)]
+    found.append(within_hosts(layouts, leaves, replicated))
+    choices = [choice for choice in found if choice is not None]
+    return tuple(sorted(choices, key=lambda x: (-len(x.axes), x.work)))
 
 
 def _state(state: Any, specs: Any, found: Recorder, sizes: Any) -> tuple[int, int]:

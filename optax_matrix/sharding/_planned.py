@@ -92,8 +92,8 @@ class Plan:
             sent equally much, without teams.
         padding: How many of the bytes that a device sends belong to no matrix, on
             average of all devices.
-        sent_for_replicas: Bytes that a device sends in a step to reduce gradients of
-            parameters that are replicated, with any optimizer.
+        sent_for_replicas: Bytes that a device sends in a step to reduce all gradients
+            along `replicas`, with any optimizer.
         replicas: The mesh axes along which all parameters are replicated.
         state_bytes: Bytes of the whole optimizer's state on a device.
         even_state_bytes: The same without padding, if all devices had equally much.
@@ -192,27 +192,29 @@ class Plan:
         return f"{line}; updates are gathered along {along}" if along else line
 
     def _times(self, name: ChipName) -> list[str]:
-        """The least that a step takes on a chip; nothing hides products."""
+        """The least that a step takes on a chip; nothing runs beside products."""
         flag = CHIPS[name].flag
         hidden = f", hidden only with the compiler's {flag}" if flag else ", exposed"
-        products, exchange = self._milliseconds(self.work, self.sent)
-        even, least = self._milliseconds(1.0, self.least_sent)
+        products, exchange = self._milliseconds(name, self.work, self.sent)
+        even, least = self._milliseconds(name, 1.0, self.least_sent)
         return [
-            f"products on {name}: {products:.1f} ms, exposed; even split: {even:.1f}",
-            f"exchange on {name}: {exchange:.1f} ms{hidden}; the least: {least:.1f}",
+            f"Newton-Schulz on {name}: at least {products:.1f} ms, exposed; "
+            f"an even split: {even:.1f} ms",
+            f"exchange on {name}: at least {exchange:.1f} ms{hidden}; "
+            f"the least of {_mib(self.least_sent)} MiB: {least:.1f} ms",
         ]
 
     def _time(self, work: float, sent: int, within: bool = False) -> str:
         if self.chip is None:
             return ""
-        products, exchange = self._milliseconds(work, sent, within)
-        return f"; {products:.1f} + {exchange:.1f} ms"
+        products, exchange = self._milliseconds(self.chip, work, sent, within)
+        return f"; at least {products:.1f} + {exchange:.1f} ms"
 
     def _milliseconds(
-        self, work: float, sent: int, within: bool = False
+        self, name: ChipName, work: float, sent: int, within: bool = False
     ) -> tuple[float, float]:
         """Those of products and exchange; `within` says that it stays in a host."""
-        chip = CHIPS[self.chip or "v5e"]
+        chip = CHIPS[name]
         products = chip.of_work(work * self.operations)
         return 1e3 * products, 1e3 * chip.of_bytes(sent, 1 if within else self.devices)
 

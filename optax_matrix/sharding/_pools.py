@@ -35,7 +35,7 @@ class Pool:
     No owner has matrices of two of them in these rounds. All have the same axes.
 
     Attributes:
-        members: Their numbers.
+        members: Places of the exchanges among those of the step.
         exchanges: The exchanges.
     """
 
@@ -58,7 +58,7 @@ class Pool:
         return _numbers_sent(self.exchanges[0], self.size, 1, self.has_matrix)
 
     def and_another(self, number: int, exchange: Exchange) -> "Pool | None":
-        """With another exchange; None if they cannot or had better not share."""
+        """The pool with another exchange; None if impossible or no saving."""
         first = self.exchanges[0]
         axes = lambda x: (x.split_axes, x.replicated_axes, x.ownership.shard_axes)
         if axes(exchange) != axes(first):
@@ -150,7 +150,7 @@ class Pool:
 
 
 def pools_of(exchanges: Sequence[Exchange], kinds: Sequence[Any]) -> list[Pool]:
-    """The pools of exchanges, of at least two; those of one pool have one kind.
+    """The pools of at least two exchanges. Those of one pool have one kind.
 
     The largest parts come first, so that a pool's size is that of its first exchange.
     """

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array
 
-from optax_matrix.matrices.use.models import is_nnx
+from optax_matrix.matrices.use.models import is_linen, is_nnx
 
 
 def tie(*trees: Any) -> tuple[Any, ...]:
@@ -42,7 +42,8 @@ def tie(*trees: Any) -> tuple[Any, ...]:
         The trees, in a tuple.
 
     Raises:
-        ValueError: If there are fewer than two trees, or one of them is an NNX module.
+        ValueError: If there are fewer than two trees, or one of them holds a module of
+            NNX or Linen.
 
     Note:
         In `jax.shard_map` with ``check_vma=True``, JAX before 0.12 does not let values
@@ -65,18 +66,29 @@ def tie(*trees: Any) -> tuple[Any, ...]:
             "`trees` must be two or more, the input of a layer and its parameters, got "
             f"{len(trees)}; write x, params = tie(x, params)."
         )
-    if any(map(is_nnx, jax.tree.leaves(trees, is_leaf=is_nnx))):
-        raise ValueError(
-            "`trees` must hold no NNX module, as its copy would not update the state "
-            "of the module, got one; tie nnx.state(layer, nnx.Param), and put the "
-            "result back by nnx.update(layer, ...)."
-        )
+    for x in jax.tree.leaves(trees, is_leaf=is_nnx):
+        _refuse_module(x)
     leaves, structure = jax.tree.flatten(trees)
     chosen = [i for i, x in enumerate(leaves) if _has_gradient(x)]
     tied = _tied([leaves[i] for i in chosen])
     for i, x in zip(chosen, tied, strict=True):
         leaves[i] = x
     return structure.unflatten(leaves)
+
+
+def _refuse_module(x: Any) -> None:
+    if is_nnx(x):
+        raise ValueError(
+            "`trees` must hold no NNX module, as its copy would not update the state "
+            f"of the module, got {type(x).__name__}; tie nnx.state(layer, nnx.Param), "
+            "and put the result back by nnx.update(layer, ...)."
+        )
+    if is_linen(x):
+        raise ValueError(
+            "`trees` must hold no Linen module, which does not contain its parameters, "
+            f"got {type(x).__name__}; tie the parameters that you give to `apply`, or "
+            "inside a module use nn.custom_vjp, as the guide to sharding shows."
+        )
 
 
 def _has_gradient(leaf: Any) -> bool:

@@ -50,7 +50,7 @@ class Group:
         cols: Reduction size n.
         dtype: Dtype of the leaves.
         residual: Side of the residual stream (``"out"``, ``"in"``), if known. Inside
-            `on_matrices` it is known to those who ask for it while they make state.
+            `on_matrices`, read it in ``build`` or ``init``; ``update`` is too late.
         spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
         members: The pieces of leaves that the stack consists of.
         count: Number of matrices, padding included.

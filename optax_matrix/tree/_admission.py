@@ -157,8 +157,8 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, perhaps a side, checksum of the parameters' paths, "
-            "shapes and axes). "
+            "(name: shape, residual side if the method reads it, checksum of the "
+            "parameters' paths, shapes and axes). "
             "If a layer was renamed, added, frozen or cast, or the sharding, "
             "`max_batch` or `dimension_numbers` changed, carry the state over with "
             "optax_matrix.to_portable and from_portable; if the gradients have another "

@@ -1,7 +1,8 @@
-"""The residual sides of matrices, for transformations of stacks that ask for them.
+"""Residual sides of matrices, for transformations of stacks that read them.
 
-Two stacks of one shape that differ only in the side of the residual stream are one
-stack for all other transformations: fewer loops, and with owners less padding.
+A transformation reads the side of a stack from `Group.residual`. If it does so while it
+makes its state, matrices that differ only in that side are in two stacks. For all other
+transformations they are in one, which needs fewer loops, and less padding with owners.
 """
 
 import dataclasses
@@ -24,17 +25,17 @@ from optax_matrix.tree._build import Build
 def views_for(
     build: Build, leaves: Mapping[str, Any], kinds: Kinds, pairs: Pairs
 ) -> dict[str, MatrixView]:
-    """The views by which a transformation's matrices are stacked.
+    """The views by which matrices are stacked.
 
-    They have residual sides only if `build` or one of its blocks asks for the side of
-    a stack while it makes its state. It is asked once for each tree.
+    They have residual sides only if `build`, or ``init`` of what it returns, reads the
+    side of a stack. This is found out once for each tree.
     """
     views = kinds.views
     if all(view.residual is None for view in views.values()):
         return views
     if views_for not in kinds.answers:
-        asked = _asks(build, leaves, views, pairs)
-        kinds.answers[views_for] = views if asked else without_sides(views)
+        reads = _reads_sides(build, leaves, views, pairs)
+        kinds.answers[views_for] = views if reads else without_sides(views)
     return kinds.answers[views_for]
 
 
@@ -45,57 +46,58 @@ def without_sides(views: Mapping[str, MatrixView]) -> dict[str, MatrixView]:
 
 
 def refusing_late_questions(layout: Layout, views: Mapping[str, MatrixView]) -> Layout:
-    """A layout for a step: a residual side that was not asked for before is refused.
+    """A layout for a step, which refuses to give sides if stacks are made without them.
 
     Args:
         layout: The stacks.
         views: The views of all leaves, with their sides.
     """
-    told = any(view.residual for view in layout.views.values())
-    if told or not any(view.residual for view in views.values()):
+    with_sides = any(view.residual for view in layout.views.values())
+    if with_sides or not any(view.residual for view in views.values()):
         return layout
-    return _with_groups(layout, _Late)
+    return _with_groups(layout, _WithoutSide)
 
 
-class _Late(Group):
-    """A group of a layout that was not asked for its residual side."""
+class _WithoutSide(Group):
+    """A group that may hold matrices of both residual sides."""
 
     @property
     def residual(self) -> Any:
         raise ValueError(
-            "`residual` of a stack must be read in build(layout) or while the state "
-            "is made, got a first question in `update`, when one stack holds matrices "
-            "of both sides; read it in `build`."
+            "`residual` of a stack must be read in build(layout) or in `init`, but it "
+            "was first read in `update`, where one stack may hold matrices of both "
+            "sides; read it in `build`."
         )
 
 
-class _Asked(Exception):
-    """A transformation has asked for the residual side of a stack."""
+class _SideIsRead(Exception):
+    """A transformation has read the residual side of a stack."""
 
 
-class _Silent(Group):
-    """A group that does not tell its residual side."""
+class _Watched(Group):
+    """A group that raises when its residual side is read."""
 
     @property
     def residual(self) -> Any:
-        raise _Asked
+        raise _SideIsRead
 
 
-def _asks(
+def _reads_sides(
     build: Build,
     leaves: Mapping[str, Any],
     views: Mapping[str, MatrixView],
     pairs: Pairs,
 ) -> bool:
-    """Whether a transformation asks for residual sides while it makes its state.
+    """Whether a transformation reads residual sides while it makes its state.
 
-    One that fails without a mesh or without values may ask, as far as is known.
+    Its ``init`` is traced with groups that raise. If it fails for another reason, such
+    as a missing mesh, it is not known whether it reads sides, and the answer is yes.
     """
     like = {
         path: jax.ShapeDtypeStruct(view.shape, _dtype(leaves[path]))
         for path, view in views.items()
     }
-    layout = _with_groups(group_matrices(like, views, pairs=pairs), _Silent)
+    layout = _with_groups(group_matrices(like, views, pairs=pairs), _Watched)
     stacks = {
         name: jax.ShapeDtypeStruct(group.shape, group.dtype)
         for name, group in layout.groups.items()

@@ -25,8 +25,8 @@ class Row:
         leaf: Its path.
         shape: Its shape.
         view: Its matrices, ``batch x (out, in)``.
-        group: The stacks that hold them. The names of those of a method that asks for
-            residual sides, such as `aro`, have these, too (``5x3-in``).
+        group: The stacks that hold them. A method that reads residual sides, such as
+            `aro`, has them in the names of its stacks (``5x3-in``).
         optimizer: The optimizer that it gets.
         why: The reason.
         owners: Which owners have its matrices, as in ``0-3 of 8``; empty without.
@@ -41,8 +41,8 @@ class Row:
     owners: str = ""
 
 
-def _refuse_what_is_no_tree(params: Any, **names: Any) -> None:
-    """Raises if an optimizer stands where its parameters or its name belong."""
+def _check_arguments(params: Any, **names: Any) -> None:
+    """Raises if an optimizer is given instead of its parameters or its name."""
     if isinstance(params, optax.GradientTransformation) or is_function(params):
         raise ValueError(
             "`params` must be the parameters, or their shapes, got an optimizer or a "
@@ -53,7 +53,7 @@ def _refuse_what_is_no_tree(params: Any, **names: Any) -> None:
         if not isinstance(name, str):
             given = getattr(name, "__name__", type(name).__name__)
             raise ValueError(
-                f"`{argument}` must be the name to print, got {given}; pass a text, "
+                f"`{argument}` must be the name to print, got {given}; pass a string, "
                 f"such as {argument}={given!r}."
             )
 
@@ -116,7 +116,7 @@ def describe(
         up/kernel  (3, 5)  1x (5, 3)  5x3@969525da  muoneq     kernel (in, out)
         75% muoneq, 0% embeddings and heads, 25% adamw
     """
-    _refuse_what_is_no_tree(params, matrix=matrix, other=other)
+    _check_arguments(params, matrix=matrix, other=other)
     decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
     make = group_matrices if placement is None else placement.layout
     layout = make(leaves, without_sides(views_of(decisions)), max_batch, {})

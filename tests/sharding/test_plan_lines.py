@@ -1,7 +1,10 @@
 """What a plan says of padding, of state, of replicas and in milliseconds."""
 
+import re
+
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
@@ -83,16 +86,42 @@ def test_replicas_of_several_hosts_may_own_within_one():
     assert not [x for x in planned({"data": 8}, P()).others if x.cut]
 
 
+@pytest.mark.parametrize("sizes", [{"fsdp": 16, "tp": 2}, {"data": 32}])
+def test_other_axes_are_planned_for_all_optimizers_of_a_step(sizes):
+    """Of two optimizers with owners, each has a part of the matrices."""
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    specs = NamedSharding(mesh, P(*(x for x in sizes if x != "data")))
+    names = {path: path.split("/")[1] for path in PARAMS}
+
+    def both(axes):
+        muon = om.muon(0.1, placement=om.owners(axes, param_specs=specs))
+        tx = optax.partition({"up": muon, "q": muon}, names)
+        return om.sharding.plan(tx, PARAMS, specs)
+
+    plan = both(tuple(sizes))
+    choices = [x for x in plan.others if not x.cut]
+    assert len(choices) == 2 ** len(sizes) - 1
+    for x in choices:
+        found = both(x.axes)
+        assert (x.work, x.sent) == (found.work, found.sent)
+    one = planned(sizes, specs.spec)
+    cuts = [[x.cut for x in each.others if x.cut] for each in (plan, one)]
+    assert cuts[0] == cuts[1] == (["data"] if "data" in sizes else [])
+
+
 def test_milliseconds_of_a_chip():
     """Five steps of Newton-Schulz at the peak, and bytes over the links of an axis."""
     plan = planned({"fsdp": 32}, P("fsdp"), chip="v5e", wire_dtype=jnp.bfloat16)
     busiest = 5 * (4 * 512**2 * 1024 + 2 * 512**3) / 197e12
     sent = 2 * 2 * 31 * 1024 * 16 / 90e9
-    (products,), (moved,) = lines(plan, "products on"), lines(plan, "exchange on")
-    assert products.startswith(f"products on v5e: {1e3 * busiest:.1f} ms, exposed")
-    said = f"exchange on v5e: {1e3 * sent:.1f} ms, hidden only with"
+    (products,), (moved,) = lines(plan, "Newton-Schulz on"), lines(plan, "exchange on")
+    said = f"Newton-Schulz on v5e: at least {1e3 * busiest:.1f} ms, exposed"
+    assert products.startswith(said)
+    said = f"exchange on v5e: at least {1e3 * sent:.1f} ms, hidden only with"
     assert moved.startswith(said)
-    assert all(" ms" in x for x in lines(plan, "teams=") + lines(plan, "owners("))
+    others = lines(plan, "teams=") + lines(plan, "owners(")
+    assert others
+    assert all(re.search(r"; at least [\d.]+ \+ [\d.]+ ms", x) for x in others)
     assert " ms" not in str(planned({"fsdp": 32}, P("fsdp")))
 
 
@@ -101,7 +130,8 @@ def test_gpus_of_several_hosts_wait_for_the_network(devices, rate):
     plan = planned({"fsdp": devices}, P("fsdp"), chip="h100")
     away = plan.sent if devices == 8 else plan.sent * (devices - 8) / (devices - 1)
     (exchange,) = lines(plan, "exchange on h100")
-    assert exchange.startswith(f"exchange on h100: {1e3 * away / rate:.1f} ms, exposed")
+    said = f"exchange on h100: at least {1e3 * away / rate:.1f} ms, exposed"
+    assert exchange.startswith(said)
 
 
 def test_a_chip_must_be_known():

@@ -80,8 +80,8 @@ def test_of_nnx_each_layer_has_a_barrier():
 
 def test_an_nnx_module_is_refused():
     """A copy of it would keep the new averages for itself."""
-    with pytest.raises(ValueError, match="no NNX module"):
-        tie(X, {"layer": Layer(nnx.Rngs(0))})
+    with pytest.raises(ValueError, match=r"no NNX module.* got Layer; tie nnx\.state"):
+        tie(X, {"layer": nnx.eval_shape(lambda: Layer(nnx.Rngs(0)))})
 
 
 class Block(nn.Module):
@@ -89,6 +89,12 @@ class Block(nn.Module):
     def __call__(self, x):
         y = nn.Dropout(0.5, deterministic=False)(nn.Dense(8)(x))
         return x + jnp.tanh(nn.BatchNorm(use_running_average=False)(y))
+
+
+def test_a_linen_module_is_refused():
+    """It has no arrays, so that nothing would be tied."""
+    with pytest.raises(ValueError, match=r"no Linen module.* got Block; tie the param"):
+        tie(X, Block())
 
 
 def tied_linen(block, x):

@@ -1,4 +1,4 @@
-"""Stacks are split by residual side only for transformations that ask for it."""
+"""Stacks are split by residual side only for transformations that read it."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def stacks(tx):
     return [name.split("@")[0] for name in jax.eval_shape(tx.init, PARAMS).manifest]
 
 
-def asking(layout):
+def reading(layout):
     """A transformation that scales matrices by their residual side."""
     sides = {name: 1.0 + (g.residual == "in") for name, g in layout.groups.items()}
     scaled = lambda g, _: {name: sides[name] * x for name, x in g.items()}
@@ -35,17 +35,17 @@ def asking(layout):
         (om.aro(0.1, sharing="chain"), ["8x8-in", "8x8-out"]),
         (om.eigen_adam(0.1, orientation="residual"), ["8x8-in", "8x8-out"]),
         (om.eigen_adam(0.1), ["8x8"]),
-        (om.on_matrices(asking, probe=False), ["8x8-in", "8x8-out"]),
+        (om.on_matrices(reading, probe=False), ["8x8-in", "8x8-out"]),
         (om.on_matrices(lambda _: optax.sgd(0.1)), ["8x8"]),
     ],
 )
-def test_only_those_who_ask_have_two_stacks(tx, want):
+def test_there_are_two_stacks_only_if_sides_are_read(tx, want):
     assert stacks(tx) == want
 
 
 @pytest.mark.parametrize("placement", ["none", "owners"])
-def test_a_first_question_in_a_step_is_refused(placement):
-    """Its stacks hold matrices of both sides; the answer would be None in silence."""
+def test_sides_that_are_first_read_in_a_step_are_refused(placement):
+    """A stack holds matrices of both sides; None would be a silent fault."""
 
     def late(layout):
         sides = lambda: {n: g.residual for n, g in layout.groups.items()}
@@ -57,7 +57,7 @@ def test_a_first_question_in_a_step_is_refused(placement):
     tx = om.on_matrices(late, probe=False, placement=placement)
     with jax.set_mesh(jax.make_mesh((1,), ("x",))):
         state = jax.eval_shape(tx.init, PARAMS)
-        with pytest.raises(ValueError, match=r"`residual` .* first question in `upd"):
+        with pytest.raises(ValueError, match=r"`residual` .* first read in `update`"):
             jax.eval_shape(tx.update, PARAMS, state, PARAMS)
 
 
@@ -67,7 +67,7 @@ def test_describe_names_the_stacks_of_the_state():
 
 
 def split_by_side(monkeypatch):
-    """Stacks as they are for a transformation that asks."""
+    """Stacks as they are for a transformation that reads sides."""
     monkeypatch.setattr(_wrapper, "views_for", lambda *args: args[2].views)
 
 
@@ -101,7 +101,7 @@ def test_a_portable_state_of_two_stacks_fits_one(name, monkeypatch):
 
 
 @pytest.mark.broad
-def test_a_leaf_that_is_frozen_later_is_asked_anew():
+def test_stacks_are_found_anew_when_a_leaf_is_frozen():
     """Gradients of some leaves only: the stacks are those that `init` makes of them."""
     tx, params = om.muoneq(0.1), normal(SHAPES, seed=1)
     some = {path: x for path, x in params.items() if "/o/" not in path}

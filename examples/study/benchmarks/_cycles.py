@@ -1,4 +1,4 @@
-"""How long a TPU program works by its compiler's own estimates, waits left out."""
+"""Cycles of a TPU program by the estimates of its compiler, which leave out waits."""
 
 import re
 
@@ -8,7 +8,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 def cycles(text: str) -> int:
-    """Cycles of a program: loops as often as they run, of branches the dearest one.
+    """Cycles of a program. Loops count as often as they run, of branches the longest.
 
     Args:
         text: ``compiled.as_text()``, of which each instruction has its estimate.
@@ -38,7 +38,7 @@ def cycles(text: str) -> int:
 
 
 def _rounds(program: Program, loop: Instruction) -> int:
-    """The largest constant that the condition of a loop compares with."""
+    """How often a loop runs: the largest constant in its condition, or 1."""
     (name,) = loop.called("condition")
     instructions = list(program.computations[name].values())
     for x in list(instructions):

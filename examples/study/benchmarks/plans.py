@@ -2,10 +2,11 @@
 
 python -m examples.study plans [--models ...] [--devices ...]
 
-Nothing is compiled: `optax_matrix.sharding.plan` of Muon with row equilibration, owners
-on all axes, gradients and updates in bfloat16. "apart" is what a device would send if
-each group of equal matrices had collectives of its own, and "collectives" are their
-numbers, apart and as they are.
+Nothing is compiled: these are the numbers of `optax_matrix.sharding.plan` for Muon with
+row equilibration, owners on all axes, and gradients and updates in bfloat16. "work" is
+that of the busiest device over an even split, and all sizes are MiB of a device.
+"apart" is what it would send if each group of equal matrices had collectives of its
+own. "collectives" are their numbers, apart and as they are.
 """
 
 import argparse
@@ -22,7 +23,7 @@ HEADER = "devices", "groups", "work", "apart", "sent", "least", "state", "collec
 
 
 def row(name: str, devices: int) -> list[str]:
-    """The numbers of a model on so many devices, in MiB and relative to even splits."""
+    """The line of a model on so many devices."""
     params = MODELS[name].params(devices)
     specs = {path: x.sharding for path, x in params.items()}
     mesh = next(iter(specs.values())).mesh

@@ -12,28 +12,20 @@ all-to-alls. Needs `pip install '.[aot]'`.
 import argparse
 from collections.abc import Sequence
 
-from examples.study.benchmarks.aot import parse_mesh, with_compiler
+from examples.study.benchmarks import _training
+from examples.study.benchmarks.aot import with_compiler
 
+SIZES = {"layers": 4, "embed": 512, "mlp": 2048, "context": 512}
 COLUMNS = ("all-to-alls", "beside products", "of the backward pass", "compile s")
 BACKWARD = "transpose(jvp"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.study training",
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    about = __doc__.splitlines()[0]
+    parser = _training.parser(
+        "training", about, "fsdp=4,tp=4", "muon", **SIZES, batch=16
     )
-    add = parser.add_argument
-    add("--topology", default="v5e:4x4")
-    add("--mesh", type=parse_mesh, default="fsdp=4,tp=4", help="axes and their sizes")
-    add("--optimizer", default="muon")
-    add("--layers", type=int, default=4)
-    add("--embed", type=int, default=512)
-    add("--mlp", type=int, default=2048)
-    add("--context", type=int, default=512)
-    add("--batch", type=int, default=16)
     return parser.parse_args(argv)
 
 
@@ -41,10 +33,6 @@ def measure(args: argparse.Namespace) -> None:
     """Prints the table."""
     import dataclasses
     import time
-
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec as P
 
     from examples import train_sharded
     from examples.pretrain.config import SIZES
@@ -58,13 +46,11 @@ def measure(args: argparse.Namespace) -> None:
     heads = max(args.embed // 64, 1)
     config = dataclasses.replace(
         SIZES["tiny"],
-        **{name: getattr(args, name) for name in ("layers", "embed", "mlp", "context")},
+        **{name: getattr(args, name) for name in SIZES},
         **{"heads": heads, "kv_heads": heads, "scan": False},
     )
     mesh = _compile.make_mesh(args.topology, args.mesh, "auto")
-    rows = NamedSharding(mesh, P(tuple(x for x in mesh.axis_names if x != "tp")))
-    shape = (args.batch, args.context + 1)
-    windows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+    windows = _training.windows_of(args, mesh)
     print(f"{args.optimizer}, {config}, {args.topology} as {args.mesh}")
     print(f"{'':26}" + "".join(f"{c:>22}" for c in COLUMNS))
     for clip in (train_sharded.CLIP, None):

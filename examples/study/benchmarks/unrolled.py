@@ -15,31 +15,21 @@ install '.[aot]'`, or `'.[aot-cuda]'` with `--platform`.
 import argparse
 from collections.abc import Sequence
 
-from examples.study.benchmarks.aot import HOPPER, parse_mesh, with_compiler
+from examples.study.benchmarks import _training
+from examples.study.benchmarks.aot import HOPPER, with_compiler
 
+SIZES = {"layers": 4, "embed": 1024, "mlp": 4096, "vocab": 8192, "context": 1024}
 COLUMNS = ("temporary MiB", "arguments MiB", "cycles / 10^6", "compile s")
 ROWS = ("adamw", "untied", "tied")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.study unrolled",
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    about = __doc__.splitlines()[0]
+    parser = _training.parser("unrolled", about, "fsdp=16", "muoneq", **SIZES, batch=32)
     add = parser.add_argument
-    add("--topology", default="v5e:4x4")
     add("--platform", choices=HOPPER, help="eight of these GPUs instead")
-    add("--mesh", type=parse_mesh, default="fsdp=16", help="axes and their sizes")
-    add("--optimizer", default="muoneq")
     add("--rows", nargs="+", choices=ROWS, default=ROWS)
-    add("--layers", type=int, default=4)
-    add("--embed", type=int, default=1024)
-    add("--mlp", type=int, default=4096)
-    add("--vocab", type=int, default=8192)
-    add("--context", type=int, default=1024)
-    add("--batch", type=int, default=32)
     return parser.parse_args(argv)
 
 
@@ -47,30 +37,24 @@ def measure(args: argparse.Namespace) -> None:
     """Prints the table."""
     import time
 
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec as P
-
     from examples.pretrain.config import ModelConfig
     from examples.study.benchmarks import _compile, _cycles
 
     heads = max(args.embed // 128, 1)
-    names = ("layers", "embed", "mlp", "vocab", "context")
     config = ModelConfig(
-        **{name: getattr(args, name) for name in names},
+        **{name: getattr(args, name) for name in SIZES},
         **{"heads": heads, "kv_heads": heads, "scan": False, "remat": True},
         dtype="bfloat16",
     )
     mesh = _mesh(args)
-    rows = NamedSharding(mesh, P(tuple(x for x in mesh.axis_names if x != "tp")))
-    shape = (args.batch, args.context + 1)
-    windows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+    windows = _training.windows_of(args, mesh)
     where = args.platform or args.topology
     print(f"{args.optimizer}, {config}, {where} as {args.mesh}")
     print(f"{'':26}" + "".join(f"{c:>16}" for c in COLUMNS))
     for row in args.rows:
-        alone = args.platform or row == "adamw"  # Has nothing that may be asynchronous.
-        for options in (None,) if alone else (None, _compile.ASYNCHRONOUS):
+        # Only owners have all-to-alls, and the option is for TPUs.
+        has_option = row != "adamw" and not args.platform
+        for options in (None, _compile.ASYNCHRONOUS) if has_option else (None,):
             start = time.process_time()
             lowered = _lowered(row, config, mesh, args.optimizer, windows)
             compiled = lowered.compile(compiler_options=options)

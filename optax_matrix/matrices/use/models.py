@@ -34,6 +34,11 @@ def is_nnx(x: Any) -> bool:
     return _is_of("flax.nnx", "Module", x)
 
 
+def is_linen(x: Any) -> bool:
+    """Whether it is a module of Linen, which does not contain its parameters."""
+    return _is_of("flax.linen", "Module", x)
+
+
 def split(params: Any) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
     """Parameters, other arrays, and the function that puts both together again.
 
@@ -47,10 +52,10 @@ def split(params: Any) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
         return learned, rest, lambda learned, rest: nnx.merge(graph, learned, rest)
     pairs, structure = jax.tree.flatten_with_path(params)
     leaves = [leaf for _, leaf in pairs]
-    is_linen = isinstance(params, Mapping) and "params" in params
+    has_linen = isinstance(params, Mapping) and "params" in params
 
     def kind_of(keys: tuple[Any, ...], leaf: Any) -> str:
-        is_state = is_linen and key_name(keys[0]) in _COLLECTIONS
+        is_state = has_linen and key_name(keys[0]) in _COLLECTIONS
         return "rest" if is_state and _kind(leaf) == "learned" else _kind(leaf)
 
     kinds = [kind_of(keys, leaf) for keys, leaf in pairs]
