@@ -63,12 +63,12 @@ def sweep(
             traced. `optax.warmup_cosine_decay_schedule` refuses a traced rate; then
             each rate is compiled by itself, with a warning. `optax.join_schedules` of a
             linear and a cosine schedule accepts it.
-        loss: ``loss(params, batch)``, a scalar. None if `step` is given.
+        loss: ``loss(params, batch)``, a scalar; None if `step` is given.
         params: What is trained: a tree of parameters, or a model of NNX or Equinox,
-            which the loss then gets. It is left as it is. Where `seeds` is given, a
-            function from a seed to it.
+            which is then passed to the loss. It is not changed. If `seeds` is given, a
+            function from a seed to such a tree or model.
         batches: Array ``(steps, ...)`` or iterable of batches. Whatever changes from
-            step to step, such as the key of a dropout, is a part of the batch. Where
+            step to step, such as the key of a dropout, is a part of the batch. If
             `seeds` is given, this may be a function of a seed.
         rates: The first learning rates, in any order, or a single one, to which its
             half and its double are added.
@@ -165,15 +165,11 @@ def _check_functions(make: Any, loss: Any, step: Any, evaluate: Any) -> None:
 
 def _check_seeds(seeds: Any, params: Any) -> None:
     is_made = is_function(params) and not is_model(params)
-    if seeds is None and is_made:
+    if is_made != (seeds is not None):
         raise ValueError(
-            "`params` must be parameters or a model unless `seeds` is given, got a "
-            "function; pass seeds=(0,), or what the function returns."
-        )
-    if seeds is not None and not is_made:
-        raise ValueError(
-            "`params` must be a function from a seed to parameters or a model where "
-            f"`seeds` is given, got {type(params).__name__}; write lambda seed: ..."
+            "`params` must be a function from a seed if `seeds` is given, and else "
+            f"parameters or a model, got {type(params).__name__}; pass seeds=(0,), or "
+            "write lambda seed: ..."
         )
     if seeds is not None and not (isinstance(seeds, Sequence) and len(seeds)):
         raise ValueError(
