@@ -395,3 +395,21 @@ def test_bars_name_their_columns(monkeypatch):
     ):
         assert word in shown
     assert made
+
+
+@pytest.mark.parametrize(("memory", "counts"), [(0, range(0, 9)), (2**20, range(0, 5))])
+def test_the_steps_of_all_seeds_are_told(memory, counts):
+    """One run of all seeds, or one after the other; a lost run counts as done."""
+    told = []
+    sweep(
+        rates=(0.5, 1e30),
+        params=lambda _: START,
+        batches=ONES[:4],
+        seeds=(0, 1),
+        memory=memory,
+        widen=0,
+        progress=lambda rate, *x: told.append((rate, *x[:2])),
+    )
+    fine = [x[1:] for x in told if x[0] == 0.5]
+    assert fine == [(done, counts[-1]) for done in counts]
+    assert max(x[1] for x in told if x[0] == 1e30) == counts[-1]
