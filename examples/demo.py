@@ -40,13 +40,17 @@ POINTS, HEIGHT = 60, 14  # Of the picture in the terminal.
 LOSS = "Training loss (nats per byte)"
 COLUMNS = (
     ("rate", "The best of the learning rates that were tried."),
-    ("tried", "Learning rates that were tried."),
+    (
+        "tried",
+        "Number of learning rates that were tried; 'at the end': the best is the "
+        "smallest or the largest of them.",
+    ),
     ("validation loss", "After the last step, in nats per byte; lower is better."),
     ("difference", "Validation loss minus AdamW's."),
     (
         "speedup",
-        "AdamW's steps divided by those after which the training loss, averaged as in "
-        "the chart, is at AdamW's last value. A dash: it was not reached.",
+        "AdamW's number of steps, divided by that after which the training loss, "
+        "averaged as in the chart, reaches AdamW's last value. A dash: never.",
     ),
 )
 NOTES = (
@@ -151,7 +155,7 @@ def section(found, curves, out: pathlib.Path) -> Section:
         is_other = name != "adamw"
         difference = f"{final[name] - final['adamw']:+.4f}" if is_other else "-"
         times = f"{faster:.2f}" if faster and is_other else "-"
-        tried = f"{len(one.rates)}{', it is at the end' if one.at_end else ''}"
+        tried = f"{len(one.rates)}{', at the end' if one.at_end else ''}"
         cells = f"{one.best:g}", tried, f"{final[name]:.4f}"
         line = Line(*curves[name])
         methods.append(

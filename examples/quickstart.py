@@ -40,7 +40,7 @@ def train(tx, seed=0, steps=200):
     return loss(model, batch(jax.random.key(10_000), 4096))
 
 
-# Rates fall to zero. MuonEq has one for the matrices, and that of AdamW for the rest.
+# Rates fall to zero. MuonEq uses its own for the matrices and AdamW's for the rest.
 rate = lambda peak: optax.linear_schedule(peak, 0.0, 200)
 adamw = optax.adamw(rate(1e-2), weight_decay=1e-4)
 muoneq = om.muoneq(rate(4e-2), other_learning_rate=rate(1e-2), weight_decay=1e-4)

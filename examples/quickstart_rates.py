@@ -1,8 +1,8 @@
 """Which rates the quick start uses, and what both optimizers reach on five seeds.
 
-Both have five rates, and the same weight decay and schedule. MuonEq has the best rate
-of AdamW for the biases. The rate with the smallest mean loss on the seeds `CHOOSING` is
-the best; the printed losses are of other seeds.
+Each is tried at five rates, with the same weight decay and schedule. MuonEq uses the
+best rate of AdamW for the biases. The rate with the smallest mean loss on the seeds
+`CHOOSING` is the best; the printed losses are of other seeds.
 
 Run it from the root of the repository: `python -m examples.quickstart_rates`.
 """

@@ -102,6 +102,20 @@ def by_nnx():
     return run
 
 
+def run_of(start, init, step):
+    """The loop around a compiled step."""
+
+    def run(rate, seed=0, batches=BATCHES):
+        losses, rate, model = [], jnp.asarray(rate), start(seed)
+        state = init(rate, model)
+        for x in batches:
+            model, state, value = step(rate, model, state, x)
+            losses.append(float(value))
+        return losses, model
+
+    return run
+
+
 @functools.cache
 def by_equinox():
     loss, parameters = PROBLEMS["equinox"][1], eqx.is_inexact_array
@@ -114,15 +128,7 @@ def by_equinox():
         updates, state = make(rate).update(grads, state, params)
         return eqx.apply_updates(model, updates), state, value
 
-    def run(rate, seed=0, batches=BATCHES):
-        losses, rate, model = [], jnp.asarray(rate), equinox_model(seed)
-        state = init(rate, model)
-        for x in batches:
-            model, state, value = step(rate, model, state, x)
-            losses.append(float(value))
-        return losses, model
-
-    return run
+    return run_of(equinox_model, init, step)
 
 
 @functools.cache
@@ -136,15 +142,7 @@ def by_tree(kind):
         updates, state = make(rate).update(grads, state, params)
         return optax.apply_updates(params, updates), state, value
 
-    def run(rate, seed=0, batches=BATCHES):
-        losses, params = [], start(seed)
-        state = init(rate, params)
-        for x in batches:
-            params, state, value = step(rate, params, state, x)
-            losses.append(float(value))
-        return losses, params
-
-    return run
+    return run_of(start, init, step)
 
 
 def loop(kind):

@@ -154,15 +154,9 @@ class MatrixView:
 
     def from_matrices(self, pieces: Sequence[Array]) -> Array:
         """The stacked leaves that these pieces come from; inverts `to_matrices`."""
-        rest = iter(pieces)
+        rest, blocks = iter(pieces), _blocks(self.reduction_sections, self.cols)
         bands = [
-            _join(
-                [
-                    _unfold(next(rest), p, q)
-                    for q, _ in _blocks(self.reduction_sections, self.cols)
-                ],
-                axis=2,
-            )
+            _join([_unfold(next(rest), p, q) for q, _ in blocks], axis=2)
             for p, _ in _blocks(self.output_sections, self.rows)
         ]
         x = _join(bands, axis=1).reshape(-1, *(self.shape[a] for a in self.order))

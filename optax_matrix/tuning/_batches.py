@@ -4,9 +4,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from optax_matrix._arguments import is_function
 
 
@@ -47,8 +44,3 @@ def _listed(batches: Any, steps: int | None) -> list[Any]:
         wanted = "one batch or more" if steps is None else f"{steps} batches"
         raise ValueError(f"`batches` must have {wanted}, got {len(found)}; {way}.")
     return found
-
-
-def stacked(trees: Sequence[Any]) -> Any:
-    """One tree with an axis of seeds in front of every array."""
-    return jax.tree.map(lambda *x: jnp.stack(x), *trees)

@@ -11,11 +11,11 @@ class Sweep:
     """The outcome of `sweep`; `print` shows it as a table.
 
     Attributes:
-        losses: Training losses ``(seeds, steps)`` by rate, in order. They are NaN from
-            the first on that is not finite.
+        losses: Training losses ``(seeds, steps)`` by rate, in order. The first that
+            is not finite and all after it are NaN.
         finals: What is minimized, ``(seeds,)`` by rate: the validation loss, or the
             mean of the last tenth of the training losses; infinite if a run diverged.
-        measure: Which of the two it is, in words.
+        measure: What ``finals`` are, in words.
         together: Whether all runs were one program.
     """
 

@@ -1,8 +1,10 @@
 """`sweep`: the best of several learning rates for one model."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from optax_matrix._arguments import (
@@ -13,7 +15,7 @@ from optax_matrix._arguments import (
     checked,
     is_function,
 )
-from optax_matrix.matrices.use.models import is_model
+from optax_matrix.matrices.use.models import is_model, split
 from optax_matrix.tuning import _batches
 from optax_matrix.tuning._progress import shown
 from optax_matrix.tuning._result import Sweep
@@ -40,38 +42,47 @@ def sweep(
     """Trains a model at several learning rates and says which is best.
 
     All rates start from the same parameters and see the same batches. A run whose loss
-    is not finite has diverged and stops (in one program, where runs cannot stop alone,
-    when all have). While the best rate is the smallest or the largest one, the next
+    is not finite has diverged and stops. In one program, the runs stop when all rates
+    have diverged. While the best rate is the smallest or the largest one, the next
     rate beyond it is trained, too, at the same ratio.
 
     If all runs fit into `memory`, they are one program, `jax.vmap` over the step, with
     the same losses up to rounding. This is fast for small models. A branch that some
-    methods take at every tenth step (`soap`, `galore`) is then computed at every step;
-    ``memory=0`` trains one rate after the other, with the bits of a plain loop around
-    the same step.
+    methods take at every tenth step (`soap`, `galore`) is then computed at every step.
+    ``memory=0`` trains one rate after the other. The losses then equal those of a plain
+    loop around the same step bit for bit.
+
+    Sharded parameters stay sharded, and `memory` counts the bytes of all devices
+    together. On a mesh of `Auto` axes, JAX replicates those parts of the first state
+    that are zeros; after the first step they are sharded. On `Explicit` axes they are
+    sharded from the start; call `sweep` within `jax.set_mesh`.
 
     Args:
         make: Function from a learning rate to an optimizer: any of optax, so that
-            AdamW gets the same search. A schedule is built inside from the rate, which
-            may be traced.
-        loss: ``loss(params, batch)``, a scalar. None if `step` is given.
+            AdamW gets the same search. Build schedules inside of it. The rate is
+            traced. `optax.warmup_cosine_decay_schedule` refuses a traced rate; then
+            each rate is compiled by itself, with a warning. `optax.join_schedules` of a
+            linear and a cosine schedule accepts it.
+        loss: ``loss(params, batch)``, a scalar; None if `step` is given.
         params: What is trained: a tree of parameters, or a model of NNX or Equinox,
-            which the loss then gets. It is left as it is. Where `seeds` is given, a
-            function from a seed to it.
+            which is then passed to the loss. It is not changed. If `seeds` is given, a
+            function from a seed to such a tree or model.
         batches: Array ``(steps, ...)`` or iterable of batches. Whatever changes from
-            step to step, such as the key of a dropout, is a part of the batch. Where
+            step to step, such as the key of a dropout, is a part of the batch. If
             `seeds` is given, this may be a function of a seed.
-        rates: The learning rates to begin with; one suffices, with factors of two.
+        rates: The first learning rates, in any order, or a single one, to which its
+            half and its double are added.
         steps: Number of batches that each run trains on; None for all.
         step: Training step of your own. For an NNX model, ``step(model, optimizer,
             batch)`` changes an ``nnx.Optimizer`` and the model in place and returns the
             loss; else ``step(tx, params, state, batch)`` returns parameters, state and
             loss. (Of Linen's variables with several collections, the optimizer's state
             is that of ``"params"``.)
-        evaluate: Function of the trained parameters (or model) to a loss that is
+        evaluate: Function of the trained parameters (or model) to a scalar that is
             minimized, such as a validation loss. None for the mean of the last tenth of
             the training losses.
-        seeds: Integers; every rate is trained from each, and the mean decides.
+        seeds: Sequence of integers; every rate is trained from each, and the mean
+            decides.
         widen: Largest number of rates that are added.
         memory: Bytes that parameters and states of all runs may take in one program.
         progress: Whether to show bars on a terminal, or a function of rate, steps done,
@@ -81,8 +92,9 @@ def sweep(
         A `tuning.Sweep`: ``best``, ``losses``, ``finals``, ``print`` and ``plot``.
 
     Raises:
-        ValueError: If a rate is not positive, an argument does not fit another, batches
-            are missing, or every run diverges.
+        ValueError: If a rate is not positive, an argument does not fit another, a loss
+            is not a scalar, a parameter is a Python number, batches are missing, or
+            every run diverges.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax
@@ -106,11 +118,16 @@ def sweep(
         loss: mean of the last 10 of 100 training losses; 100 steps, in one program
         >>> tx = make(found.best)
     """
-    _check(make, loss, step, params, seeds)
-    given = sorted({_positive(rate) for rate in np.ravel(rates).tolist()})
+    _check_functions(make, loss, step, evaluate)
+    _check_seeds(seeds, params)
+    given = np.ravel(rates).tolist()
+    for rate in given:
+        check_positive("rates", rate)
     if not given:
         raise ValueError("`rates` must have one rate or more, got none; pass (1e-3,).")
+    given = sorted({*map(float, given)})
     models = [params] if seeds is None else [params(seed) for seed in seeds]
+    _check_arrays(models[0])
     read = _batches.read(batches, steps, seeds)
     runs = Runs(training(make, loss, step, models[0]), models, read, evaluate)
     last = f"mean of the last {runs.last} of {runs.steps} training losses"
@@ -127,7 +144,7 @@ def sweep(
     return found
 
 
-def _check(make: Any, loss: Any, step: Any, params: Any, seeds: Any) -> None:
+def _check_functions(make: Any, loss: Any, step: Any, evaluate: Any) -> None:
     if not is_function(make):
         raise ValueError(
             "`make` must be a function from a learning rate to an optimizer, got "
@@ -138,49 +155,65 @@ def _check(make: Any, loss: Any, step: Any, params: Any, seeds: Any) -> None:
             "`loss` must be a function, or None if `step` is given; pass one of the "
             "two."
         )
+    for name, value in {"loss": loss, "step": step, "evaluate": evaluate}.items():
+        if value is not None and not callable(value):
+            raise ValueError(
+                f"`{name}` must be a function or None, got {type(value).__name__}; see "
+                "the order of the arguments."
+            )
+
+
+def _check_seeds(seeds: Any, params: Any) -> None:
     is_made = is_function(params) and not is_model(params)
-    if seeds is None and is_made:
+    if is_made != (seeds is not None):
         raise ValueError(
-            "`params` must be parameters or a model unless `seeds` is given, got a "
-            "function; pass seeds=(0,), or what the function returns."
+            "`params` must be a function from a seed if `seeds` is given, and else "
+            f"parameters or a model, got {type(params).__name__}; pass seeds=(0,), or "
+            "write lambda seed: ..."
         )
-    if seeds is not None and not is_made:
+    if seeds is not None and not (isinstance(seeds, Sequence) and len(seeds)):
         raise ValueError(
-            "`params` must be a function from a seed to parameters or a model where "
-            f"`seeds` is given, got {type(params).__name__}; write lambda seed: ..."
+            f"`seeds` must be a sequence of one integer or more, got {seeds!r}; pass "
+            "(0, 1, 2)."
         )
 
 
-def _positive(rate: Any) -> float:
-    check_positive("rates", rate)
-    return float(rate)
+def _check_arrays(params: Any) -> None:
+    leaves = jax.tree.leaves(params, is_leaf=is_model)
+    numbers = [x for x in leaves if isinstance(x, float)]
+    if numbers or not jax.tree.leaves(split(params)[0]):
+        got = f"the Python number {numbers[0]}" if numbers else "none"
+        raise ValueError(
+            f"`params` must have arrays of floats, got {got}; only arrays are trained, "
+            "so write jnp.asarray(1.0)."
+        )
 
 
 def _beyond(found: Sweep) -> list[float]:
     """The next rates beyond the best one, if it is at an end."""
-    rates = found.rates
+    rates, beyond = found.rates, []
     if len(rates) == 1:
-        return [_rounded(rates[0] / 2), _rounded(rates[0] * 2)]
-    if found.best == rates[0]:
-        return [_rounded(rates[0] * rates[0] / rates[1])]
-    return [_rounded(rates[-1] * rates[-1] / rates[-2])] if found.at_end else []
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.6g}")
+        beyond = [rates[0] / 2, rates[0] * 2]
+    elif found.best == rates[0]:
+        beyond = [rates[0] * rates[0] / rates[1]]
+    elif found.best == rates[-1]:
+        beyond = [rates[-1] * rates[-1] / rates[-2]]
+    beyond = [float(f"{rate:.6g}") for rate in beyond]
+    return [rate for rate in beyond if rate not in rates]  # After rounding.
 
 
 def _check_some_are_finite(found: Sweep) -> None:
     if math.isfinite(found.finals[found.best].mean()):
         return
-    first = min(int(np.isfinite(x).sum(-1).min()) for x in found.losses.values())
-    if all(np.isfinite(x).all() for x in found.losses.values()):
+    finite = [int(np.isfinite(x).sum(-1).min()) for x in found.losses.values()]
+    if min(finite) == found.losses[found.best].shape[-1]:
         said = "`evaluate` is finite for none of them; call it once by itself."
-    elif max(int(np.isfinite(x).sum(-1).min()) for x in found.losses.values()) == 0:
+    elif max(finite) == 0:
         said = "the loss is not finite before the first update; call it once by itself."
     else:
         said = (
-            f"the first at step {first + 1}; try smaller ones, or clip the gradients."
+            f"the first at step {min(finite) + 1}; try smaller ones, or clip the "
+            "gradients."
         )
     rates = ", ".join(f"{rate:g}" for rate in found.rates)
     raise ValueError(f"Every rate of {rates} diverged: {said}")

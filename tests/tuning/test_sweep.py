@@ -74,6 +74,18 @@ def test_the_bracket_has_a_limit():
     assert "The best rate is the smallest that was tried" in str(found)
 
 
+def test_rates_that_are_equal_when_rounded_end_the_search():
+    assert sweep(rates=(0.1, 0.1 + 1e-9)).rates == (0.1, 0.1 + 1e-9)
+
+
+def test_rates_of_numpy_and_a_generator_of_batches():
+    with pytest.raises(ValueError, match="type generator has no length"):
+        sweep(batches=(x for x in ONES))
+    found = sweep(rates=np.array([0.25, 0.5]), batches=(x for x in ONES), steps=3)
+    assert found.rates[:2] == (0.25, 0.5)
+    assert type(found.best) is float
+
+
 def test_a_schedule_is_kept():
     make = lambda rate: optax.sgd(optax.linear_schedule(rate, 0.0, 10))
     found = sweep(make, widen=0)
@@ -180,13 +192,37 @@ def test_a_loss_that_is_never_finite_gets_another_sentence():
 
 def test_a_factory_that_needs_a_number_is_tried_apart():
     make = lambda rate: optax.sgd(float(rate))
-    with pytest.warns(UserWarning, match="`make` does not take a traced rate"):
-        found = sweep(make, rates=(0.5, 0.75, 1.75), widen=0)
+    said = "`make` does not take a traced rate"
+    options = {"rates": (0.5, 0.75, 1.75), "widen": 0, "progress": False}
+    with pytest.warns(UserWarning, match=said) as warned:
+        found = om.sweep(make, loss, START, ONES, **options)
     assert not found.together
+    assert warned[0].filename == __file__
     for rate in found.rates:
         np.testing.assert_allclose(found.losses[rate], [known(rate)], rtol=1e-5)
     with pytest.raises(AttributeError):  # It is no fault of tracing.
         sweep(lambda rate: optax.sgd(rate).no_such_name)
+
+
+def test_which_warm_up_of_optax_takes_a_traced_rate():
+    cosine = optax.warmup_cosine_decay_schedule
+    with pytest.warns(UserWarning, match="so there is a program for each rate"):
+        found = sweep(lambda r: optax.sgd(cosine(0.0, r, 2, 10)), rates=0.5, widen=0)
+
+    def joined(rate):
+        parts = (
+            optax.linear_schedule(0.0, rate, 2),
+            optax.cosine_decay_schedule(rate, 8),
+        )
+        return optax.sgd(optax.join_schedules(parts, [2]))
+
+    other = sweep(joined, rates=0.5, widen=0)
+    assert (found.together, other.together) == (False, True)
+    np.testing.assert_allclose(found.losses[0.5], other.losses[0.5], rtol=1e-5)
+    t = np.arange(9)
+    rates = 0.5 * np.where(t < 2, t / 2, (1 + np.cos(np.pi * (t - 2) / 8)) / 2)
+    w = np.cumprod([1.0, *(1 - rates)])
+    np.testing.assert_allclose(found.losses[0.5][0], w**2 / 2, rtol=1e-5)
 
 
 def test_a_step_of_the_users_own():
@@ -263,6 +299,19 @@ MISTAKES = {
     "batches of a seed": ({"batches": lambda _: ONES}, r"pass seeds=\(0,\)"),
     "no end": ({"batches": itertools.repeat(1)}, "has no length .* pass steps="),
     "spent": ({"batches": spent, "steps": 10}, "it was read before"),
+    "no seeds": ({"seeds": (), "params": lambda _: START}, "one integer or more"),
+    "a number of seeds": ({"seeds": 3, "params": lambda _: START}, r"pass \(0, 1"),
+    "no optimizer": ({"make": lambda _: None}, r"`make\(rate\)` must be an optimizer"),
+    "no loss": ({"loss": 3}, "`loss` must be a function or None, got int"),
+    "no validation": ({"evaluate": 1.0}, "`evaluate` must be a function or None"),
+    "validation": ({"evaluate": lambda p: p["w"]}, r"`evaluate` must .* got \(1,\)"),
+    "nothing": ({"evaluate": lambda _: None}, "`evaluate` must .* got NoneType"),
+    "loss of a step": (
+        {"loss": None, "step": lambda _, params, state, x: (params, state, x)},
+        r"`step` must return a scalar loss, got \(1,\)",
+    ),
+    "Python number": ({"params": {"w": START["w"], "v": 1.0}}, "the Python number 1.0"),
+    "no parameters": ({"params": {}}, "must have arrays of floats, got none"),
     "few": ({"steps": 11}, "must have 11 batches, got 10; pass more, or steps="),
     "empty": ({"batches": []}, "must have one batch or more, got 0"),
     "stacked": ({"batches": (ONES, ONES)}, r"list\(zip\(x, y\)\)"),
@@ -346,3 +395,21 @@ def test_bars_name_their_columns(monkeypatch):
     ):
         assert word in shown
     assert made
+
+
+@pytest.mark.parametrize(("memory", "counts"), [(0, range(0, 9)), (2**20, range(0, 5))])
+def test_the_steps_of_all_seeds_are_told(memory, counts):
+    """One run of all seeds, or one after the other; a lost run counts as done."""
+    told = []
+    sweep(
+        rates=(0.5, 1e30),
+        params=lambda _: START,
+        batches=ONES[:4],
+        seeds=(0, 1),
+        memory=memory,
+        widen=0,
+        progress=lambda rate, *x: told.append((rate, *x[:2])),
+    )
+    fine = [x[1:] for x in told if x[0] == 0.5]
+    assert fine == [(done, counts[-1]) for done in counts]
+    assert max(x[1] for x in told if x[0] == 1e30) == counts[-1]

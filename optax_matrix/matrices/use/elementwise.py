@@ -44,7 +44,8 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
     still = [_still(v, out) for v in ins if v.is_data or v.views]
     out.still = frozenset(range(len(shape))).intersection(*still)
     if name == "eq" and any("iota" in v.marks for v in ins):
-        out.views[Hot()] = along(out.still, shape)  # Of the range it is a broadcast.
+        # One-hot along the axes of the range, along which the data are broadcast.
+        out.views[Hot()] = along(out.still, shape)
     for i, v in enumerate(ins):
         if out.is_data and v.is_weight:
             _meet(trace, eqn, v, [w for w in ins if w.is_data], out)

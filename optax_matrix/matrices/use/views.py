@@ -83,7 +83,7 @@ class View:
 
 
 def along(dims: Iterable[int], shape: Sequence[int]) -> View:
-    """The view of a value whose parts are these of its axes."""
+    """The view in which these axes of a value are known, and no others."""
     dims = set(dims)
     sizes = enumerate(shape)
     return View(
