@@ -1,7 +1,6 @@
 """RACS's step, with as few readings of the gradient as its formulas allow."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
