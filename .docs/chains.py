@@ -63,7 +63,10 @@ def _program(name: str) -> str:
         return ""
     program = PROGRAMS[name]
     link = f"`{program.repository} <https://github.com/{program.repository}>`__"
-    return f" Compared with ``{program.module}`` of {link} at ``{program.at[:18]}``."
+    where = f"``{program.module}`` of {link} at ``{program.at[:18]}``"
+    if program.was_run:
+        return f" Compared with {where}."
+    return f" Not yet compared with {where}."
 
 
 def _code(make: Any, module: dict[str, Any]) -> str:

@@ -241,9 +241,11 @@ def cans():
         c = a^2 + a b + b^2
 
     on the interval :math:`[a, b]` of singular values, which starts as [1e-3, 1].
-    Source: `arXiv:2506.10935 <https://arxiv.org/abs/2506.10935>`__, Section 3; the
-    restatement is the polar factor itself. Left out: the estimate of a, quintics, and
-    the retraction onto Stiefel manifolds. Inverse roots are those of ``cans_shampoo``.
+    Source: `arXiv:2506.10935 <https://arxiv.org/abs/2506.10935>`__. Its text was not
+    read: the formula is from a summary, and a test shows that each cubic is the closest
+    to one. The restatement is the polar factor itself. Left out: the estimate of a,
+    quintics, and the retraction onto Stiefel manifolds. Inverse roots are in
+    ``cans_shampoo``.
     """
     cubics = partial(om.linalg.newton_schulz, coefficients=_cubics(1e-3, 12), steps=12)
     return optax.chain(om.momentum(0.95), om.orthogonalize(cubics))

@@ -222,7 +222,7 @@ def _along_stiefel(m, w):
 
 @steps_of_weights
 def scaled_stiefel():
-    r"""SPEL on a scaled Stiefel manifold: all singular values of the weights are one.
+    r"""SPEL on a scaled Stiefel manifold: all singular values of the weights are equal.
 
     .. math::
         W' = \sigma \, \mathrm{msign}(W - \eta \sigma \, \mathrm{msign}(T)), \quad
@@ -233,7 +233,8 @@ def scaled_stiefel():
     Sources: `arXiv:2601.21487 <https://arxiv.org/abs/2601.21487>`__ for
     :math:`\sigma = 1`, and pull request 301 of `Emerging-Optimizers
     <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__ for the scale and the
-    tangent T. Its ``Spel`` of version 0.4 has M in place of T. Left out: weight decay,
+    tangent T. The program of the pull request was not run, only a copy written from its
+    description. ``Spel`` of version 0.4 has M in place of T. Left out: weight decay,
     Nesterov's momentum, Newton-Schulz. The first step brings other weights onto the
     manifold, and T is tangent from the second one on.
     """

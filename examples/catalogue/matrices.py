@@ -212,7 +212,7 @@ def cans_shampoo():
     of the root is taken in the same way. The twelve :math:`(\alpha, \beta)` are those
     of ``cans`` from 8.5e-4 on. L and R average :math:`G G^\top` and :math:`G^\top G`,
     damped by a thousandth of their mean eigenvalue. Sources: `arXiv:2506.10935
-    <https://arxiv.org/abs/2506.10935>`__ for the cubics, and
+    <https://arxiv.org/abs/2506.10935>`__ for the cubics (as in ``cans``), and
     ``mat_root_inv_via_scaled_cans`` of `Emerging-Optimizers
     <https://github.com/NVIDIA-NeMo/Emerging-Optimizers>`__ for the coupled iteration,
     which has the first ten as a table, to 1e-5; `arXiv:1802.09568

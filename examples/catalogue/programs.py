@@ -1,13 +1,15 @@
-"""Compares the catalogue with the programs that its authors ship.
+"""Compares methods of the catalogue with the programs of their authors.
 
     python -m examples.catalogue.programs FOLDER [method ...]
     python -m examples.catalogue.programs FOLDER --clone
 
-The folder has a checkout of each program, which the lines that the second command
-prints make; PyTorch has to be installed. Prints, for six
-steps of matrices of three shapes, the largest difference of an entry of the weights,
-relative to the largest entry of the step. Both start from the same weights and get the
-same gradients; polar factors are by singular value decomposition in both.
+The folder has a checkout of each program. The second command prints the lines of a
+shell that make them. PyTorch has to be installed.
+
+The first command prints the largest difference of an entry of the weights, relative to
+the largest entry of the step, in six steps of matrices of three shapes. Both start from
+the same weights and get the same gradients. Both compute polar factors by singular
+value decomposition.
 """
 
 import argparse
@@ -29,7 +31,7 @@ STEPS = 6
 
 
 class Absent(Exception):
-    """A program that is not here, and what to do about it."""
+    """A program that cannot be imported; the message says what to do."""
 
 
 def loaded(program: Program, folder: pathlib.Path) -> tuple[Any, Any]:
@@ -41,7 +43,7 @@ def loaded(program: Program, folder: pathlib.Path) -> tuple[Any, Any]:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Nothing is worth compiling.
     root = folder / program.checkout / program.below
     if not root.is_dir():
-        raise Absent(f"{root} is not there: run --clone")
+        raise Absent(f"{root} is not there: run the line of --clone")
     top = program.module.partition(".")[0]
     for name in [n for n in sys.modules if n.partition(".")[0] == top]:
         del sys.modules[name]  # Of another checkout of the same repository.

@@ -47,6 +47,8 @@ def racs(
     entry. With ``max_rms``, no row of :math:`\Delta` exceeds a root mean square of
     ``scale * max_rms / (1 - b1)``, 2 by default; usual are 0.5 at first, later 0.05.
 
+    In float32, entries below 1e-19 of the largest entry of their matrix count as zero.
+
     Chain `optax.clip_by_global_norm` in front: the averages remember a gradient of 1e20
     for about :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 by default, in which updates
     nearly vanish; then they grow by 1.01 per step only.

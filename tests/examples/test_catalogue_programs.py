@@ -1,4 +1,4 @@
-"""The catalogue beside the programs of its authors, where they and PyTorch are here."""
+"""The catalogue against the programs of its authors, if they and PyTorch are there."""
 
 import os
 import pathlib
@@ -17,7 +17,10 @@ FOLDER = pathlib.Path(os.environ.get("CATALOGUE_PROGRAMS", "no/folder"))
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_method_is_its_authors_program(name):
-    """Set CATALOGUE_PROGRAMS to a folder of checkouts (`programs --clone`)."""
+    """Set CATALOGUE_PROGRAMS to a folder of checkouts (`programs --clone`).
+
+    The real checkout of `scaled_stiefel` has not been tried (`Program.was_run`).
+    """
     program = PROGRAMS[name]
     try:
         module, torch = programs.loaded(program, FOLDER)
@@ -43,7 +46,7 @@ def test_an_absent_program_has_a_sentence(tmp_path, capsys):
     assert programs.main([str(tmp_path), "lion"]) == {}
     line = capsys.readouterr().out.splitlines()[1]
     assert line.split()[:3] == ["lion", "-", "-"]
-    assert "is not there: run --clone" in line
+    assert "is not there: run the line of --clone" in line
 
 
 class _Parameter:

@@ -186,7 +186,7 @@ def test_divisors_that_cancel_have_no_derivative():
 def jointly(tx, x):
     """A base for shared rotations, up to its scale; each matrix is a set by itself."""
     x = x.reshape(-1, *x.shape[-2:])
-    options = {"sum_rows": lambda rows: rows, "peak": {"w": np.ones(len(x))}}
+    options = {"sum_rows": lambda rows: rows, "peak": {"w": jnp.ones(len(x))}}
     out = tx.update({"w": x}, tx.init({"w": x}), **options)[0]["w"]
     return safe_divide(out, matrix_norm(out))
 

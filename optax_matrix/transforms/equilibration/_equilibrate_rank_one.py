@@ -1,7 +1,6 @@
 """RACS's step, with as few readings of the gradient as its formulas allow."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
     EquilibrateWithEmaState,
     equilibrate_with_ema,
     mix_roots,
+    mix_weight,
     unzip,
 )
 from optax_matrix.transforms.update_size import (
@@ -114,10 +114,7 @@ def equilibrate_rank_one(
         y, p, sums, divisor = _squares(widened(x))
         live = jnp.max(sums, axis=-1) != 0
 
-        s = sums / m
-        for _ in range(rounds - 1):
-            q = times(p, s) * inverse(_square_norm(s))
-            s = times(p.mT, q) * inverse(_square_norm(q))
+        s = _after_rounds(p, sums / m, rounds - 1)
         new_col = divisor * roots_with_floor(s, sums > 0)
         col = mix_roots(col, new_col, decay, live)
 
@@ -128,13 +125,13 @@ def equilibrate_rank_one(
         is_row = (by_b > 0) | (by_inverse > 0)
         q *= inverse(_square_norm(s))
         row = mix_roots(row, roots_with_floor(q, is_row), decay, live)
-        weight, grown = _weights(weight, decay, live)
+        weight = mix_weight(weight, decay, live)
+        grown = 1 if weight is None else jnp.where(weight > 0, weight, 1)[..., None]
         over_a = grown * inverse(row)
         rms = safe_divide(divisor, unit) * over_a * safe_root(by_inverse / n)
         if max_rms is not None:
             usual = grown * divisor * _weighted_rms(row, col, by_b)
-            largest: Any = max_rms * jnp.clip(usual, 1, 1 / (1 - decay))
-            factor = jnp.where(rms > largest, safe_divide(largest, rms), 1)
+            factor = _bounding(rms, max_rms * jnp.clip(usual, 1, 1 / (1 - decay)))
             rms, over_a = rms * factor, over_a * factor
         norm = n**0.5 * _norm(rms)[..., None]
         size, kept = limited_norm(norm, last, max_growth, max_shrink)
@@ -169,6 +166,14 @@ def _squares(x):
     return y, y * y, sums[..., 0, :], divisor[..., 0]
 
 
+def _after_rounds(p, s, rounds):
+    """The vector of the columns after rounds of `rank_one_scales`."""
+    for _ in range(rounds):
+        q = times(p, s) * inverse(_square_norm(s))
+        s = times(p.mT, q) * inverse(_square_norm(q))
+    return s
+
+
 def _inverse_over(col, new):
     """``unit / col`` where ``new`` is not zero, and a unit for which squares fit.
 
@@ -182,13 +187,9 @@ def _inverse_over(col, new):
     return over * unit, unit
 
 
-def _weights(weight, decay, live):
-    """The new weight, and by how much bias correction enlarges the result."""
-    if weight is None:
-        return None, 1
-    mixed = decay * weight + (1 - decay)
-    weight = jnp.where(live, mixed, weight).astype(weight.dtype)
-    return weight, jnp.where(weight > 0, weight, 1)[..., None]
+def _bounding(rms, largest):
+    """Factors that bring root mean squares to at most the largest."""
+    return jnp.where(rms > largest, safe_divide(largest, rms), 1)
 
 
 def _weighted_rms(row, col, by_col):

@@ -130,9 +130,7 @@ def equilibrate_with_ema(
             new_row, new_col = statistics(wide)
             row = mix_roots(row, new_row, decay, live)
             col = mix_roots(col, new_col, decay, live)
-            if weight is not None:
-                mixed = decay * weight + (1 - decay)
-                weight = jnp.where(live, mixed, weight).astype(weight.dtype)
+            weight = mix_weight(weight, decay, live)
             scaled = _divided(wide, row, col, weight)
             if max_rms is not None:
                 usual = _weighted_rms(wide, row, col)
@@ -173,6 +171,14 @@ def mix_roots(old, new, decay, live) -> Any:
     decay = jnp.asarray(decay, old.dtype)
     mixed = jnp.hypot(jnp.sqrt(decay) * old, jnp.sqrt(1 - decay) * new)
     return jnp.where(live[..., None], mixed, old)
+
+
+def mix_weight(weight, decay, live):
+    """The total weight of an average with one more gradient."""
+    if weight is None:
+        return None
+    mixed = decay * weight + (1 - decay)
+    return jnp.where(live, mixed, weight).astype(weight.dtype)
 
 
 def _divided(x, row, col, weight):
