@@ -33,7 +33,7 @@ def texts() -> dict[Path, str]:
     if not re.fullmatch(_ADDRESS, here):
         raise ValueError(
             "`Repository` in pyproject.toml must start with https:// and must have no "
-            f"spaces, quotes or backslashes, got {here!r}; write the address of a clone."
+            f"spaces, quotes or backslashes, got {here!r}; write what git clones from."
         )
     for pattern in PATTERNS:
         for path in sorted(ROOT.glob(pattern)):
