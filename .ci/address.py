@@ -1,8 +1,8 @@
 """Writes the address of the repository into all texts that name it: `make address`.
 
-The address is `Repository` in `[project.urls]` of pyproject.toml, and stands nowhere
-else by hand: README, documentation, notebooks and citation get it from here. A test
-compares them.
+The address is `Repository` in `[project.urls]` of pyproject.toml. Set it only there:
+this program writes it into the README, the documentation, the notebooks and the
+citation. A test compares them.
 """
 
 import re
@@ -12,19 +12,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PATTERNS = "README.md", ".docs/*.rst", ".docs/guides/*.rst", "notebooks/*.ipynb"
 CITATION = ".github/CITATION.cff"
-_INSTALL = re.compile(r"(?<=git\+)https://[^\s\"'`\\]+")
+_ADDRESS = r"https://[^\s\"'`\\]+"  # What an install line can have in quotes.
+_INSTALL = re.compile(rf"(?<=git\+){_ADDRESS}")
 _CITED = re.compile(r'(?<=^repository-code: ")[^"]*', re.MULTILINE)
 
 
 def address() -> str:
-    """The address that pyproject.toml has."""
+    """The address in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return project["urls"]["Repository"]
 
 
 def texts() -> dict[Path, str]:
-    """The files that name the address, as they should be."""
+    """The files that name the address, with the text that each should have.
+
+    Raises:
+        ValueError: If an install line cannot have the address.
+    """
     here, found = address(), {}
+    if not re.fullmatch(_ADDRESS, here):
+        raise ValueError(
+            "`Repository` in pyproject.toml must start with https:// and must have no "
+            f"spaces, quotes or backslashes, got {here!r}; write what git clones from."
+        )
     for pattern in PATTERNS:
         for path in sorted(ROOT.glob(pattern)):
             if _INSTALL.search(text := path.read_text()):

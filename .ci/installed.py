@@ -1,4 +1,4 @@
-"""Tries the installed package, and looks into the wheel and the sdist."""
+"""Tests the installed package, and checks the contents of the wheel and the sdist."""
 
 import importlib
 import sys

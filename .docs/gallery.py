@@ -1,7 +1,7 @@
 """A page per method: paper, chain, state, formula, runs, arguments.
 
 Paper, chain and state come from `methods.md`, formula and arguments from the
-docstring, curves, spectra and rates from the committed runs, and when to take a method
+docstring, curves, spectra and rates from the committed runs, and when to use a method
 from `when.toml`. Nothing is typed twice.
 """
 

@@ -16,7 +16,7 @@ def losses(name: str) -> list[str]:
         return [
             title("Against a tuned AdamW", "-"),
             "This method is not in the :doc:`comparison with equal budgets",
-            "</results/equal>`. The first study below has it, against an AdamW that",
+            "</results/equal>`. The first study, below, compares it with an AdamW that",
             "was not tuned as well.",
             "",
         ]
@@ -26,10 +26,11 @@ def losses(name: str) -> list[str]:
         "",
         f"   {charts.against_tuned(name)}",
         "",
-        "The charts show the shortest runs, as means over five seeds. In the table:",
-        "difference in test loss with its 95% interval (five seeds), then how many",
-        "times as many steps AdamW needs for the same loss, where the method reaches",
-        "the final loss of AdamW. Both had :doc:`equal budgets </results/equal>`.",
+        "The charts show the shortest runs, as means over five seeds. The table has",
+        "the difference in test loss with its 95% interval (five seeds). If the method",
+        "reaches the final loss of AdamW, the speedup follows: how many times as many",
+        "steps AdamW needs for that loss. Both had :doc:`equal budgets",
+        "</results/equal>`.",
         table.rst(),
     ]
 
@@ -42,11 +43,12 @@ def first_study(name: str) -> list[str]:
         return [heading, NOT_YET.format("run books"), ""]
     lines = [
         heading,
-        "Here AdamW has one rate for the whole model, and is not the best AdamW: the",
-        "speedups are larger than against a tuned one. Where AdamW was tuned, that is",
-        "the dashed line. Means over five seeds, each method at its best rate; losses",
-        "are those of the end. *own* is the recipe as it stands, *matched* has updates",
-        "as large as those of AdamW (:doc:`protocol </results/protocol>`).",
+        "Here AdamW has one rate for the whole model. It was not tuned as well as it",
+        "could be, so the speedups are larger than those over a tuned AdamW. The",
+        "dashed line is a tuned AdamW, where there is one. All numbers are means over",
+        "five seeds, with each method at its best rate. Losses are final losses. *own*",
+        "is the recipe with its defaults; *matched* has updates as large as those of",
+        "AdamW (:doc:`protocol </results/protocol>`).",
         "",
     ]
     if drawn := charts.curves(name):

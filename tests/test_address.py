@@ -1,8 +1,10 @@
-"""Texts that name the address of the repository have the one of pyproject.toml."""
+"""Texts that name the address of the repository have the one in pyproject.toml."""
 
 import importlib.util
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,7 +22,7 @@ address = _load()
 def test_all_texts_have_the_address():
     texts = address.texts()
     old = [path.name for path, text in texts.items() if path.read_text() != text]
-    assert not old, f"`make address` mends {old}"
+    assert not old, f"run `make address` to correct {old}"
     names = {path.name for path in texts}
     assert names >= {"README.md", "index.rst", "get_started.rst", "CITATION.cff"}
     assert sum(path.suffix == ".ipynb" for path in texts) == len(
@@ -29,7 +31,7 @@ def test_all_texts_have_the_address():
 
 
 def test_install_lines_have_no_other_address():
-    """What follows `git+` is the address, in every text that a user reads."""
+    """In every text for users, the address follows `git+`."""
     patterns = "README.md", ".docs/**/*.rst", "notebooks/*.ipynb", "examples/**/*.md"
     for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
         for found in re.findall(r"git\+([^\s\"'`\\]+)", path.read_text()):
@@ -42,3 +44,13 @@ def test_another_address_is_written_everywhere(monkeypatch):
     for path, text in address.texts().items():
         assert new in text, path
         assert "ADDRESS-OF" not in text, path
+
+
+@pytest.mark.parametrize(
+    "wrong", ["git@code.example.org:a/b", "code.example.org/a/b", "https://a b", ""]
+)
+def test_an_address_that_could_not_be_replaced_again_is_refused(monkeypatch, wrong):
+    """`make address` finds old addresses by https://, so it must not write others."""
+    monkeypatch.setattr(address, "address", lambda: wrong)
+    with pytest.raises(ValueError, match="must start with https://"):
+        address.texts()

@@ -1,6 +1,6 @@
 """One rule says which learning rates to try, in the same words everywhere.
 
-It stands in `.docs/rate_rule.txt`. Whoever changes it changes every text below.
+The rule is in `.docs/rate_rule.txt`. If you change it, change every text below.
 """
 
 import importlib
@@ -47,7 +47,7 @@ def test_the_rule_has_its_factors():
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_text_that_advises_has_the_rule(name):
-    assert RULE in plain(TEXTS[name]), f"it is: {RULE}"
+    assert RULE in plain(TEXTS[name]), f"write this rule: {RULE}"
 
 
 def test_the_guide_to_rates_has_the_page_of_rates():
@@ -74,7 +74,7 @@ def _every_text():
         yield name, getattr(om, name).__doc__ or ""
 
 
-# Another rule than the one above, as texts had it.
+# Rules that texts had before.
 OTHER = re.compile(
     r"(?:begin|start|first try)\b[^.]{0,20}\b"
     r"(?:twice|(?:two|three|four|eight|ten|\d+) times)\W+(?:the |your )?(?:rate|AdamW)"

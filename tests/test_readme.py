@@ -1,7 +1,7 @@
-"""The README is one screen, its code runs as it stands, and its links lead somewhere.
+"""The README is short, its code runs as it stands, and its linked files exist.
 
-With it the home page of the documentation, which has a complete run, and the table of
-all methods, which both link.
+Also tested here are the home page of the documentation, which has a complete run, and
+the table of all methods, which both link to.
 """
 
 import ast
@@ -27,12 +27,10 @@ README = (ROOT / "README.md").read_text()
 HOME = (ROOT / ".docs" / "index.rst").read_text()
 TABLE = (ROOT / ".docs" / "methods.md").read_text()
 SCRIPT = ast.parse((ROOT / "examples" / "quickstart.py").read_text())
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_it_is_one_screen_with_everything_on_it():
+def test_it_is_short_and_has_every_section():
     assert len(README.splitlines()) <= 110
     assert README.count("![") == 1
     parts = re.findall(r"^## (.*)$", README, re.MULTILINE)
@@ -52,18 +50,17 @@ def test_linked_files_exist():
 
 
 def test_it_counts_the_methods():
-    """Four are named, and all others counted, as on the home page."""
+    """Three are named and the others counted, as on the home page."""
     count = sum(map(len, om.recipes.METHODS.values()))
     for text in (README, HOME):
         assert f"Muon, SOAP, ARO and {count - 3} more matrix optimizers" in text
 
 
-def test_numbers_that_no_run_has_are_those_of_the_package():
+def test_versions_and_decays_are_those_of_the_packages():
     lowest = dict(x.split(">=") for x in PROJECT["dependencies"] if ">=" in x)
     says = f"JAX {lowest['jax']} or later and optax {lowest['optax']} or later"
     assert says in " ".join(README.split())
-    decay = om.muoneq.__wrapped__ if hasattr(om.muoneq, "__wrapped__") else om.muoneq
-    default = inspect.signature(decay).parameters["weight_decay"].default
+    default = inspect.signature(om.muoneq).parameters["weight_decay"].default
     adamw = inspect.signature(optax.adamw).parameters["weight_decay"].default
     assert f"(`muoneq` {default:g}" in README
     assert float(re.search(r"`optax.adamw` ([\de-]+)\)", README)[1]) == adamw
@@ -99,7 +96,7 @@ def test_changed_lines_make_an_optimizer():
     assert jnp.allclose(step, -3e-3, rtol=1e-3)  # The second rate, by AdamW.
 
 
-def test_words_of_the_text_exist():
+def test_names_in_the_text_exist():
     code = re.findall(r"\b(om\.[\w.]*\w)", README)
     assert {"om.describe", "om.matrices.by_use", "om.owners"} <= {*code}
     for name in code:

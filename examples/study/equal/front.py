@@ -1,7 +1,7 @@
 """What the first pages show: a picture of two curves, what to expect, five choices.
 
-The README and the home page of the documentation take their numbers from here, so each
-follows the committed runs.
+The numbers of the README and of the home page are computed here, from the committed
+runs.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ from optax_matrix.diagnostics import method_style
 
 METHOD, TASK = "muoneq", "books"
 FILE = PATH.with_name("front.png")
-CHOICES = {  # What a reader wants, and the methods to take for it.
+CHOICES = {  # What a reader wants, and the methods to use for it.
     "a good default": ("muoneq",),
     "the best-known method": ("muon",),
     "the lowest loss, with memory to spare": ("soap", "mousse"),
@@ -84,11 +84,12 @@ def caption(found: Results) -> str:
     long, *ends = speedup(*pair(TASK, longest, found))
     steps = TASKS[TASK].steps
     return (
-        f"A tiny LLaMA (0.25M parameters) on two books, means of five seeds. Both "
-        f"optimizers were tuned with equal budgets. In {steps} steps, AdamW needs "
-        f"{short:.2f} times as many steps as `{METHOD}` for the same loss (95% "
-        f"interval {low:.2f} to {high:.2f}). In runs of {steps * longest:,} steps it "
-        f"needs {long:.2f} times as many ({ends[0]:.2f} to {ends[1]:.2f})."
+        f"A tiny LLaMA (0.25M parameters) trained on two books. The curves are means "
+        f"over five seeds. Both optimizers were tuned with equal budgets. In runs of "
+        f"{steps} steps, AdamW needs {short:.2f} times as many steps as `{METHOD}` "
+        f"to reach the same loss (95% interval {low:.2f} to {high:.2f}). In runs of "
+        f"{steps * longest:,} steps, it needs {long:.2f} times as many "
+        f"({ends[0]:.2f} to {ends[1]:.2f})."
     )
 
 
@@ -102,17 +103,20 @@ def expect(found: Results) -> str:
     first, *_, last = (gains[TASK, length] for length in LENGTHS[TASK])
     time = times.read()[TASK, METHOD].relative
     large, in_time = _larger()
+    steps, longest = TASKS[TASK].steps, LENGTHS[TASK][-1]
     return "\n".join(
         [
             f"- **Under 1M parameters** (two language models and a vision "
             f"transformer): a tuned AdamW needs {min(gains.values()):.2f} to "
             f"{max(gains.values()):.2f} times as many steps as `{METHOD}`.",
-            f"- **Longer runs gain less.** On the model of the picture the factor "
-            f"falls from {first:.2f} to {last:.2f}.",
-            f"- **Time.** There a step on a CPU takes {time:.2f} times as long, so the "
-            f"speedup in time falls from {first / time:.2f} to {last / time:.2f}.",
-            f"- **10M parameters, one H200, two seeds:** {large} times as many steps, "
-            f"{in_time} times as much time.",
+            f"- **Longer runs gain less.** For the model in the picture, the factor "
+            f"falls from {first:.2f} in runs of {steps} steps to {last:.2f} in runs of "
+            f"{steps * longest:,}.",
+            f"- **Time.** There, each step on a CPU takes {time:.2f} times as long as "
+            f"with AdamW, so the speedup in time falls from {first / time:.2f} to "
+            f"{last / time:.2f}. Below 1, AdamW is faster.",
+            f"- **10M parameters** (one H200, two seeds): AdamW needs {large} times as "
+            f"many steps and {in_time} times as much time.",
             "- **Larger models and TPUs:** we have not measured them.",
             "- **Little or no gain:** models that memorize their data, and models "
             "whose parameters are mostly embeddings.",
@@ -138,7 +142,7 @@ CHOICE_HEADINGS = "you want", "use", "state (AdamW = 1)", "step time (AdamW = 1)
 
 
 def choices() -> list[tuple[str, tuple[str, ...], str, str]]:
-    """What is wanted, the methods, and what they cost on *books* beside AdamW."""
+    """What is wanted, the methods, and their costs on *books* relative to AdamW."""
     taken, measured = results.read(), times.read()
     of = lambda name: _of_first_study(name, taken)
     base = of(REFERENCE).state_bytes
