@@ -101,7 +101,7 @@ def _(g, kept, _w):
 
 
 @Method
-def conda():
+def conda(b1=0.9, b2=0.99, side="out", update_interval=1):
     r"""Conda: Adam in the left singular vectors of the momentum.
 
     .. math::
@@ -112,9 +112,10 @@ def conda():
     renewals of U every 2,000 steps (``update_interval``), and the right vectors of tall
     matrices, which the program takes by default.
     """
-    adam = om.scale_by_second_moment(0.99, bias_correction=True, bounded=False)
-    frame = om.rotate(adam, policy="eigen_exact", side="out")
-    chain = optax.chain(om.momentum(0.9, bias_correction=True), frame)
+    adam = om.scale_by_second_moment(b2, bias_correction=True, bounded=False)
+    exact = {"policy": "eigen_exact", "update_interval": update_interval}
+    frame = om.rotate(adam, side=side, **exact)
+    chain = optax.chain(om.momentum(b1, bias_correction=True), frame)
     return om.transforms.with_gradient(chain)
 
 

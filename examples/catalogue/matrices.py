@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -106,28 +107,31 @@ def _(g, kept, _w):
 
 
 _RANK = 2
+_polar_of_low_rank = partial(polar, rtol=1e-5)  # Of what has no range along U.
 
 
-def _in_two_parts(g, state, *_):
+def _in_two_parts(g, state, *_, b1, b2, kernel):
     basis, gram, m, v, t = state
     g, t = g.mT, t + 1
-    first = jnp.linalg.eigh(g @ g.mT)[1][..., : -_RANK - 1 : -1]
-    moved = 0.96 * basis @ gram + 0.04 * g @ (g.mT @ basis)
+    leading = lambda: jnp.linalg.eigh(g @ g.mT)[1][..., : -basis.shape[-1] - 1 : -1]
+    first = jax.lax.cond((t == 1).any(), leading, lambda: basis)
+    moved = b2 * basis @ gram + (1 - b2) * g @ (g.mT @ basis)
     new = jnp.where(t == 1, first, jnp.linalg.qr(moved)[0])
     turn, seen = basis.mT @ new, new.mT @ g
-    gram = 0.96 * turn.mT @ gram @ turn + 0.04 * seen @ seen.mT
-    m, v = 0.9 * m + 0.1 * g, 0.96 * v + 0.04 * seen**2
-    ahead = (g + 9 * m) / (1 + 9 * (1 - 0.9**t))
+    gram = b2 * turn.mT @ gram @ turn + (1 - b2) * seen @ seen.mT
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * seen**2
+    ratio = b1 / (1 - b1)
+    ahead = (g + ratio * m) / (1 + ratio * (1 - b1**t))
     part = new.mT @ ahead
-    adam = part / jnp.sqrt(v / (1 - 0.96**t))
-    rest = polar(ahead - new @ part, rtol=1e-5)  # It has no range along the basis.
+    adam = part / jnp.sqrt(v / (1 - b2**t))
+    rest = kernel(ahead - new @ part)
     scale = 0.1 * (g.shape[-2] * g.shape[-1]) ** 0.5
     sum_ = new @ adam + scale * rest / norm(rest)
     return (scale * sum_ / norm(sum_)).mT, (new, gram, m, v, t)
 
 
 @Method
-def cosmos():
+def cosmos(b1=0.9, b2=0.96, rank=_RANK, kernel=_polar_of_low_rank):
     r"""COSMOS: Adam in a subspace of few directions, Muon in what it leaves.
 
     .. math::
@@ -147,14 +151,14 @@ def cosmos():
 
     def start(x):
         x = x.mT
-        basis = jnp.zeros_like(x[..., :_RANK])
+        basis = jnp.zeros_like(x[..., :rank])
         gram, v = (
-            jnp.zeros_like(x[..., :_RANK, :_RANK]),
-            jnp.zeros_like(x[..., :_RANK, :]),
+            jnp.zeros_like(x[..., :rank, :rank]),
+            jnp.zeros_like(x[..., :rank, :]),
         )
         return basis, gram, 0 * x, v, jnp.zeros_like(x[..., :1, :1])
 
-    return with_state(_in_two_parts, start)
+    return with_state(partial(_in_two_parts, b1=b1, b2=b2, kernel=kernel), start)
 
 
 @cosmos.in_numpy

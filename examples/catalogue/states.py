@@ -1,5 +1,7 @@
 """A state of one's own: ``om.transforms.with_state``, here one number per matrix."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,15 +21,15 @@ NEEDS = "a number per matrix"
 with_gradient, with_state = om.transforms.with_gradient, om.transforms.with_state
 
 
-def _by_average_norm(x, state, gradient, _):
+def _by_average_norm(x, state, gradient, _, b2):
     root, weight = state
-    root = jnp.hypot(0.99**0.5 * root, 0.01**0.5 * norm(gradient))
-    weight = 0.99 * weight + 0.01
+    root = jnp.hypot(b2**0.5 * root, (1 - b2) ** 0.5 * norm(gradient))
+    weight = b2 * weight + 1 - b2
     return safe_divide(x * jnp.sqrt(weight), root), (root, weight)
 
 
 @Method
-def namo():
+def namo(b1=0.95, b2=0.99, kernel=polar):
     r"""NAMO: the polar factor at the size of Adam's step of the norm.
 
     .. math::
@@ -41,9 +43,9 @@ def namo():
     """
     return with_gradient(
         optax.chain(
-            om.momentum(0.95, bias_correction=True),
-            om.orthogonalize(lambda m: norm(m) * polar(m)),
-            with_state(_by_average_norm, start=(0.0, 0.0)),
+            om.momentum(b1, bias_correction=True),
+            om.orthogonalize(lambda m: norm(m) * kernel(m)),
+            with_state(partial(_by_average_norm, b2=b2), start=(0.0, 0.0)),
         )
     )
 

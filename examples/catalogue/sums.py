@@ -60,7 +60,7 @@ def _(g, kept, _w):
 
 
 @Method
-def anvil():
+def anvil(b1=0.93, b2=0.9, kernel=polar):
     r"""ANVIL: two momenta, a look-ahead, the polar factor, rows of like energy.
 
     .. math::
@@ -73,11 +73,11 @@ def anvil():
     quintics (``coefficients`` of the kernel), cautious decay (`add_cautious_decay`),
     weights in 16 bits with remainders (`weights.store_remainders`).
     """
-    rails = add(om.momentum(0.93), om.momentum(0.99), weights=(0.6, 0.4))
+    rails = add(om.momentum(b1), om.momentum(0.99), weights=(0.6, 0.4))
     return optax.chain(
-        add(rails, identity, weights=(0.93, 0.07)),
-        om.orthogonalize(polar),
-        om.transforms.preserve_norm(om.equilibrate_with_ema(om.row_rms, 0.9)),
+        add(rails, identity, weights=(b1, 1 - b1)),
+        om.orthogonalize(kernel),
+        om.transforms.preserve_norm(om.equilibrate_with_ema(om.row_rms, b2)),
     )
 
 

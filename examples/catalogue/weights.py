@@ -79,21 +79,22 @@ def _(g, kept, w):
     return 0.2 * np.sqrt(m.shape[axis]) * v / size(v)
 
 
-def _gains_and_directions(g, state, _, w):
+def _gains_and_directions(g, state, _, w, b1, decay, rate, kernel):
     size, m, mean, square, t = state
     gain, t = rows(w), t + 1
     size, unit = jnp.where(t == 1, gain, size), w / gain
     slope = jnp.sum(g * unit, axis=-1, keepdims=True)
-    m = 0.95 * m + 0.05 * gain / size * (g - unit * slope)
-    v = unit * size - RATE * 0.2 * max(w.shape[-2:]) ** 0.5 * polar(m)
+    m = b1 * m + (1 - b1) * gain / size * (g - unit * slope)
+    lr, scale = rate(t - 1), 0.2 * max(w.shape[-2:]) ** 0.5
+    v = unit * size - lr * scale * kernel(m)
     mean, square = 0.9 * mean + 0.1 * slope, 0.95 * square + 0.05 * slope**2
     adam = mean / (1 - 0.9**t) / (jnp.sqrt(square / (1 - 0.95**t)) + 1e-8)
-    new = (gain - RATE * adam) * v / rows(v)
+    new = ((1 - lr * decay) * gain - lr * adam) * v / rows(v)
     return new - w, (rows(v), m, mean, square, t)
 
 
 @steps_of_weights
-def muown():
+def muown(b1=0.95, decay=0.0, rate=lambda _: RATE, kernel=polar):
     r"""Muown: Muon on the directions of rows, Adam on their norms.
 
     .. math::
@@ -101,15 +102,19 @@ def muown():
         V' = V - 0.2 \sqrt{\max(m, n)} \, \eta \, \mathrm{msign}(M_V), \quad
         g' = g - \eta \, \mathrm{Adam}(\nabla_g)
 
-    Source: `arXiv:2605.10797 <https://arxiv.org/abs/2605.10797>`__. Left out: weight
-    decay, and of the program Nesterov's momentum, its default, and fused matrices.
+    Source: `arXiv:2605.10797 <https://arxiv.org/abs/2605.10797>`__. Left out
+    of the program: Nesterov's momentum, its default, and fused matrices. Weight decay
+    acts on the gains g alone; the program decays the weights, too.
     """
 
     def start(x):
         column = jnp.zeros_like(x[..., :1])
         return column, 0 * x, column, column, jnp.zeros_like(x[..., :1, :1])
 
-    return with_state(_gains_and_directions, start)
+    step = functools.partial(
+        _gains_and_directions, b1=b1, decay=decay, rate=rate, kernel=kernel
+    )
+    return with_state(step, start)
 
 
 @muown.in_numpy
