@@ -1,5 +1,7 @@
 """Chains of blocks alone."""
 
+from typing import Literal
+
 import numpy as np
 import optax
 
@@ -101,7 +103,7 @@ def _(g, kept, _w):
 
 
 @Method
-def conda(b1=0.9, b2=0.99, side="out", update_interval=1):
+def conda(b1=0.9, b2=0.99, side: Literal["out", "short"] = "out", update_interval=1):
     r"""Conda: Adam in the left singular vectors of the momentum.
 
     .. math::
@@ -113,8 +115,9 @@ def conda(b1=0.9, b2=0.99, side="out", update_interval=1):
     matrices, which the program takes by default.
     """
     adam = om.scale_by_second_moment(b2, bias_correction=True, bounded=False)
-    exact = {"policy": "eigen_exact", "update_interval": update_interval}
-    frame = om.rotate(adam, side=side, **exact)
+    frame = om.rotate(
+        adam, policy="eigen_exact", side=side, update_interval=update_interval
+    )
     chain = optax.chain(om.momentum(b1, bias_correction=True), frame)
     return om.transforms.with_gradient(chain)
 

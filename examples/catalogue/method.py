@@ -20,7 +20,8 @@ class Method:
     """A published method.
 
     Attributes:
-        make: Function that returns the chain; its docstring has formula and source.
+        make: Function that returns the chain, by default that of the restatement; its
+            docstring has formula and source.
         needs_params: Whether the chain uses the weights.
         finished: Whether its updates are steps, which no learning rate follows.
         shapes: Shapes of stacks of matrices ``(batch, out, in)`` to compare it on.
@@ -28,7 +29,7 @@ class Method:
         restated: Function of a gradient, what it keeps, and the weights of one matrix.
     """
 
-    make: Callable[[], optax.GradientTransformation]
+    make: Callable[..., optax.GradientTransformation]
     needs_params: bool = False
     finished: bool = False
     shapes: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=SHAPES.copy)

@@ -69,5 +69,6 @@ def test_weight_decay_is_decoupled(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_search_finds_its_axes(name):
-    axes = own.entry("books", f"examples.catalogue.tuned:{name}", 0.008).own.axes
-    assert axes == (("b1", "decay") if name == "muown" else ("b1", "b2", "decay"))
+    search = own.entry("books", f"examples.catalogue.tuned:{name}", 0.008).own
+    axes = ("b1", "decay") if name == "muown" else ("b1", "b2", "decay")
+    assert search == (0.008, axes)
