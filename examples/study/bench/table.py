@@ -28,7 +28,12 @@ from examples.study.bench.statistics import Row, difference, ranked, reference, 
 from examples.study.bench.studies import STUDIES
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
-from examples.study.equal import front, plot as equal_plot, table as equal_table
+from examples.study.equal import (
+    catalogue as equal_catalogue,
+    front,
+    plot as equal_plot,
+    table as equal_table,
+)
 from examples.study.posttrain import table as posttrain_table
 from examples.study.transfer import table as transfer_table
 from examples.study.unseen import table as unseen_table
@@ -60,6 +65,7 @@ REPORTS = {
     "summary": summary_table.report,
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
+    **equal_catalogue.REPORTS,
     **equal_table.REPORTS,
     **posttrain_table.REPORTS,
     **front.REPORTS,

@@ -17,7 +17,16 @@ from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.config import Result
 from examples.study.bench.tasks import TASKS
-from examples.study.equal import cli, methods, own, protocol, runs, space, table
+from examples.study.equal import (
+    catalogue,
+    cli,
+    methods,
+    own,
+    protocol,
+    runs,
+    space,
+    table,
+)
 from examples.study.equal.config import PATH, SEEDS, TUNING, Config
 from examples.study.report.cli import main as report
 
@@ -287,3 +296,15 @@ def test_a_recipe_by_its_path_is_the_recipe(tmp_path):
     path = tmp_path / "mine.jsonl"
     results.append(config, made(config), path, "test")
     assert protocol.due(entry, own.read(path)) != config
+
+
+def test_methods_of_the_catalogue_stand_beside_the_comparison(tmp_path):
+    path, method = tmp_path / "catalogue.jsonl", "examples.catalogue.tuned:namo 0a1b"
+    other = protocol.other("books", table.read())
+    for seed in SEEDS:
+        config = dataclasses.replace(other, method=method, rate=0.008, seed=seed)
+        results.append(config, made(config, best=0.002), path, "test")
+    lines = catalogue.report(path).splitlines()
+    names = [line.split("`")[1] for line in lines if "`" in line]
+    assert names == ["namo", "mousse", "soap", "muon", "muoneq", "adamw", "anvil"]
+    assert lines[-1] == "Still to run: `anvil`, `conda`, `cosmos`, `muown`."
