@@ -15,7 +15,7 @@ from optax_matrix.matrices.statistics import Sides
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._balance import in_units, with_teams
 from optax_matrix.sharding._checks import check_no_teams, check_padding
-from optax_matrix.sharding._depths import apart, as_equal, joined, with_layers
+from optax_matrix.sharding._depths import Leaves, apart, as_equal, joined, with_layers
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import (
     Ownership,
@@ -23,15 +23,20 @@ from optax_matrix.sharding._ownership import (
     whole_matrix,
 )
 from optax_matrix.sharding._param_specs import Spec, axes_inside
-from optax_matrix.stacks.identities import FILLER, form_of, identities
 from optax_matrix.stacks.layout import (
     Group,
-    Member,
     chunks,
     default_batch,
     make_group,
     units_of,
 )
+
+MOST_STACKS = 16
+"""The most stacks of equal matrices, each with collectives and kernels of its own.
+
+Stacks are larger rather than more. DeepSeek-V3 has 174 leaves of experts, and on 64
+devices each of them fills a stack.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +78,6 @@ class Bundle:
     def leaves(self, parts: list[Array]) -> list[Array]:
         """A device's parts of the leaves, from what was exchanged."""
         return apart(parts[0], self.views) if self.is_joined else parts
-
-
-class _Leaves(NamedTuple):
-    """Leaves of equal matrices: their paths, views, dtype and spec (of `Bundle`)."""
-
-    paths: tuple[str, ...]
-    views: tuple[MatrixView, ...]
-    dtype: Any
-    spec: Spec
 
 
 class Bundled(NamedTuple):
@@ -126,14 +122,16 @@ def bundled(
             for p, t in zip(unit, types, strict=True)
         ]
         pools.setdefault(tuple(kinds), []).append(unit)
-    chosen: list[_Leaves] = []
+    chosen: list[Leaves] = []
     ownerships: list[Ownership] = []
     options = {"axes": owner_axes, "sizes": sizes, "pad_to": pad_to}
     make = functools.partial(_ownership, inside=inside, **options)
     for kinds, units in pools.items():
         owned = [make(view, spec) for view, spec, _ in kinds]
-        limit = min([_bound(own, units[0], max_batch) for own in owned])
         batch = lambda unit: views[unit[0]].batch
+        each = list(map(batch, units))
+        least = -(-sum(each) // MOST_STACKS) + max(each) - 1
+        limit = min([_bound(own, units[0], least, max_batch) for own in owned])
         for chunk in chunks(units, limit, size=batch):
             columns = zip(kinds, zip(*chunk, strict=True), strict=True)
             for k, ((_, _, dtype), paths) in enumerate(columns):
@@ -141,12 +139,12 @@ def bundled(
                 view, spec, number = as_equal(found, specs[paths[0]])
                 own = make(view, spec, leaves=number)
                 ownerships.append(dataclasses.replace(own, follows=k > 0))
-                chosen.append(_Leaves(paths, found, dtype, spec))
+                chosen.append(Leaves(paths, found, dtype, spec))
     return _of_all(with_teams(ownerships, teams), chosen, inside)
 
 
 def _of_all(
-    ownerships: Sequence[Ownership], chosen: Sequence[_Leaves], inside: tuple[str, ...]
+    ownerships: Sequence[Ownership], chosen: Sequence[Leaves], inside: tuple[str, ...]
 ) -> Bundled:
     bundles: list[Bundle] = []
     groups: dict[str, Group] = {}
@@ -182,16 +180,23 @@ def _ownership(
     return Ownership(view, spec, axes + tuple(batch), sizes, leaves, pad_to)
 
 
-def _bound(own: Ownership, paths: Sequence[str], max_batch: int | None) -> int:
-    """The largest number of matrices of such leaves that are exchanged together."""
+def _bound(
+    own: Ownership, paths: Sequence[str], least: int, max_batch: int | None
+) -> int:
+    """The largest number of matrices that are exchanged together.
+
+    By default, `least` with which there are no more than `MOST_STACKS`, or more.
+    """
     devices = math.prod([own.sizes[x] for x in own.owner_axes])
     batch = tuple([x for a in own.view.batch_axes for x in own.spec[a]])
     one = whole_matrix(own.view)
     if own.pad_to is not None:
         check_padding(own.pad_to, paths, own.view, own.owner_axes, batch, devices)
+        if batch:
+            return 1
     # With `pad_to`, the bounds of stacks must not depend on the mesh, either.
     limit = matrices_per_device(one, max_batch) * (own.pad_to or devices)
-    return 1 if own.pad_to is not None and batch else limit
+    return limit if max_batch else max(limit, least)
 
 
 def without(spec: Spec, axes: Sequence[str]) -> Spec:
@@ -211,7 +216,7 @@ def matrices_per_device(matrix: MatrixView, max_batch: int | None) -> int:
 
 
 def make_bundle(
-    leaves: _Leaves,
+    leaves: Leaves,
     own: Ownership,
     inside: tuple[str, ...],
     kinds: Sequence[Any],
@@ -230,7 +235,7 @@ def make_bundle(
     slots: dict[int, tuple[str, int, int]] = {}
     groups: dict[str, Group] = {}
     for indices in _by_kind(kinds):
-        blocks = [_manifest(leaves, own, i, pieces[i].count) for i in indices]
+        blocks = [leaves.manifest(own, i, pieces[i].count) for i in indices]
         manifest = np.concatenate(blocks, axis=2).reshape(-1, 4)
         spec = view.spec_of_piece(within)
         group = make_group(
@@ -239,7 +244,7 @@ def make_bundle(
             dtype=leaves.dtype,
             residual=view.residual,
             spec=(own.owner_axes, *spec[1:]),
-            members=_members(leaves, own, indices),
+            members=leaves.members(own, indices),
             ids=manifest[:, :2],
             forms=manifest[:, 2:],
         )
@@ -265,24 +270,3 @@ def _by_kind(kinds: Sequence[Any]) -> list[list[int]]:
     for i, kind in enumerate(kinds):
         found.setdefault(kind, []).append(i)
     return list(found.values())
-
-
-def _manifest(leaves: _Leaves, own: Ownership, piece: int, sections: int) -> np.ndarray:
-    """Rows ``(*own.table.shape, sections, 4)`` of one piece of the matrices."""
-    known = []
-    for path, view in zip(leaves.paths, leaves.views, strict=True):
-        ids = identities(path, piece, np.arange(view.batch * sections))
-        known.append(np.hstack([ids, np.tile(form_of(view), (len(ids), 1))]))
-    filler = np.array([*FILLER, *form_of(leaves.views[0])], np.uint32)
-    known.append(np.broadcast_to(filler, (sections, 4)))  # The filler has index -1.
-    return np.concatenate(known).reshape(-1, sections, 4)[own.table]
-
-
-def _members(leaves: _Leaves, own: Ownership, pieces: list[int]) -> list[Member]:
-    members, start = [], 0
-    for i in pieces:
-        for path, view in zip(leaves.paths, leaves.views, strict=True):
-            count = view.batch * own.matrix.pieces[i].count
-            members.append(Member(path, i, start, count))
-            start += count
-    return members

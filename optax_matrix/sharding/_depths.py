@@ -8,13 +8,54 @@ the owners of the matrices depend on the leaf, and it stays alone.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from optax_matrix.matrices.statistics import Sides
 from optax_matrix.matrices.view import MatrixView
+from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
+from optax_matrix.stacks.identities import FILLER, form_of, identities
+from optax_matrix.stacks.layout import Member
+
+
+class Leaves(NamedTuple):
+    """Leaves of equal matrices.
+
+    Attributes:
+        paths: Their paths.
+        views: The view of each.
+        dtype: Their dtype.
+        spec: Mesh axes of each axis of one of them, or of all joined.
+    """
+
+    paths: tuple[str, ...]
+    views: tuple[MatrixView, ...]
+    dtype: Any
+    spec: Spec
+
+    def manifest(self, own: Ownership, piece: int, sections: int) -> np.ndarray:
+        """Rows ``(*own.table.shape, sections, 4)`` of one piece of the matrices."""
+        known = []
+        for path, view in zip(self.paths, self.views, strict=True):
+            ids = identities(path, piece, np.arange(view.batch * sections))
+            known.append(np.hstack([ids, np.tile(form_of(view), (len(ids), 1))]))
+        filler = np.array([*FILLER, *form_of(self.views[0])], np.uint32)
+        known.append(np.broadcast_to(filler, (sections, 4)))  # The filler has index -1.
+        return np.concatenate(known).reshape(-1, sections, 4)[own.table]
+
+    def members(self, own: Ownership, pieces: Sequence[int]) -> list[Member]:
+        """What a stack of some pieces consists of."""
+        members, start = [], 0
+        for i in pieces:
+            for path, view in zip(self.paths, self.views, strict=True):
+                count = view.batch * own.matrix.pieces[i].count
+                members.append(Member(path, i, start, count))
+                start += count
+        return members
 
 
 def with_layers(view: MatrixView, spec: Spec, layers: int) -> tuple[MatrixView, Spec]:

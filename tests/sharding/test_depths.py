@@ -12,6 +12,7 @@ from _owned import cubic, given, normal
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from optax_matrix.sharding._bundles import MOST_STACKS
 from optax_matrix.sharding._state_specs import recorded
 
 # Layers in front, last or in the middle, no axis of layers, and one layer. The kernels
@@ -178,12 +179,12 @@ def test_parameters_and_statistics_travel_as_gradients_do(cpus):
         np.testing.assert_allclose(update, exact, 1e-4, 1e-4)
 
 
-def layout_of(tree, specs, numbers, axes):
+def layout_of(tree, specs, numbers, axes, **options):
     """The stacks of `on_matrices` on an abstract mesh."""
     mesh = AbstractMesh((4, 2), ("fsdp", "tp"))
     like = {p: jax.ShapeDtypeStruct(shape, jnp.float32) for p, shape in tree.items()}
     placed = {path: NamedSharding(mesh, specs[path]) for path in tree}
-    owners = om.owners(axes, param_specs=placed)
+    owners = om.owners(axes, param_specs=placed, **options)
     tx = blocks(placement=owners, dimension_numbers=numbers)
     *_, found = recorded(tx, like, placed)
     return found.layouts[0][0]
@@ -257,3 +258,19 @@ def test_a_plan_counts_them_once():
     part = 32 * 64 // 8
     assert plan.sent == 2 * 2 * 7 * part * 4
     assert plan.least_sent == round(13 * 2 * 7 / 8 * part * 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"pad_to": 8}], ids=["", "pad_to"])
+def test_equal_matrices_have_at_most_so_many_stacks(options):
+    """Each leaf is as large as a stack of eight devices may be: 40 times 2**29."""
+    tree = {str(i): (64, 2048, 4096) for i in range(40)}
+    specs = dict.fromkeys(tree, P(None, "fsdp", "tp"))
+    numbers = dict.fromkeys(tree, om.MatrixDimensionNumbers(1, 2))
+    axes = "fsdp", "tp"
+    layout = layout_of(tree, specs, numbers, axes, **options)
+    assert MOST_STACKS == 16
+    assert [len(g.members) for g in layout.groups.values()] == [3] * 13 + [1]
+    few = dict(list(tree.items())[:MOST_STACKS])
+    numbers = {path: numbers[path] for path in few}
+    layout = layout_of(few, specs, numbers, axes, **options)
+    assert [len(g.members) for g in layout.groups.values()] == [1] * 16
