@@ -81,6 +81,17 @@ def test_or_not():
     check([2, 1, 2], kinds)
 
 
+@pytest.mark.parametrize(("most", "calls"), [(5, [5]), (3, [2, 3]), (2, [2, 2, 1])])
+def test_polar_factors_are_joined_within_the_bound_of_a_stack(most, calls):
+    """A larger stack would be a copy, and its first result would wait for all."""
+    kernel = lambda x: found.append(len(x)) or 2 * x
+    found = []
+    with within(limit=lambda *_: most):
+        doubled = kernels.on_real_matrices(kernel, STACKS, transposable=True)
+    assert found == calls
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(2 * x, y), STACKS, doubled)
+
+
 @pytest.mark.broad
 def test_what_belongs_to_matrices_is_joined_too():
     state = {n: {"mu": x + 1, "at": x[:, 0, 0] > 5} for n, x in STACKS.items()}

@@ -4,15 +4,18 @@
 
 A group that is too large for one stack is cut into chunks. Here each has a matrix for
 every device of the topology, and is a leaf of its own or a layer of one scanned leaf.
-What `owners` does is written out: a gradient goes to its owner, which has a momentum
-and computes the polar factor, and the update returns. Rows of the table:
+Rows of the table:
 
-* apart: an all-to-all there and back for each chunk;
+* owners: the step of `om.muon` with ``max_batch=1``: an all-to-all there and back for
+  each chunk, and none waits for another;
 * loop: one loop over the chunks, with one all-to-all there and back in its body;
 * pipelined: that loop with the exchange of the next chunk and of the last one beside
   the products of this one;
 * scanned: one exchange of the whole scanned leaf;
 * scanned loop: a loop over its layers.
+
+All but the first are written out here: a gradient goes to its owner, which has a
+momentum and computes the polar factor, and the update returns.
 
 Each row is compiled with the compiler's defaults and with asynchronous all-to-alls, and
 has the temporary memory and the program's size on a device, the all-to-alls in the text
@@ -26,7 +29,8 @@ from collections.abc import Callable, Sequence
 from examples.study.benchmarks.aot import with_compiler
 
 AXIS = "fsdp"
-ROWS = ("apart", "loop", "pipelined", "scanned", "scanned loop")
+WRITTEN = ("loop", "pipelined", "scanned", "scanned loop")
+ROWS = ("owners", *WRITTEN)
 COLUMNS = ("temporary MiB", "program MiB", "all-to-alls", "beside products")
 COLUMNS += ("cycles / 10^6", "compile s")
 
@@ -65,11 +69,6 @@ def step_of(row: str, places: int) -> Callable:
         momentum = 0.95 * momentum + g
         return momentum, BF16(0.95 * momentum + g)
 
-    def apart(grads, momenta):
-        pairs = zip(momenta, grads, strict=True)
-        made = [whole(x, to_owner(g)) for x, g in pairs]
-        return [back(u) for _, u in made], jnp.stack([x for x, _ in made])
-
     def scanned(grads, momenta):
         momenta, updates = whole(momenta, jax.vmap(to_owner)(grads))
         return jax.vmap(back)(updates), momenta
@@ -98,7 +97,7 @@ def step_of(row: str, places: int) -> Callable:
         updates, momenta, _, update = jax.lax.fori_loop(0, last + 1, body, carry)
         return updates.at[last].set(back(update)), momenta
 
-    steps = dict(zip(ROWS, (apart, looped, pipelined, scanned, looped), strict=True))
+    steps = dict(zip(WRITTEN, (looped, pipelined, scanned, looped), strict=True))
 
     def run(leaves, grads, momenta):
         grads = jnp.stack(grads) if row in ("loop", "pipelined") else grads
@@ -126,6 +125,8 @@ def lowered(row: str, args: argparse.Namespace, mesh):
         leaves = shaped((args.chunks, places, *sides), None, None, AXIS)
     else:
         leaves = [shaped((places, *sides), None, AXIS) for _ in range(args.chunks)]
+    if row == "owners":
+        return _of_owners(leaves)
     momenta = shaped((args.chunks, places * sides[0], sides[1]), None, AXIS)
     given = leaves, leaves, momenta
     specs = jax.tree.map(lambda x: x.sharding.spec, given)
@@ -138,6 +139,26 @@ def lowered(row: str, args: argparse.Namespace, mesh):
         check_vma=False,
     )
     return jax.jit(step, donate_argnums=(0, 2), out_shardings=made).lower(*given)
+
+
+def _of_owners(leaves):
+    """The step of the library."""
+    import jax.numpy as jnp
+
+    import optax_matrix as om
+    from examples.study.benchmarks import _compile
+
+    params = {f"{i}/kernel": leaf for i, leaf in enumerate(leaves)}
+    shardings = {path: leaf.sharding for path, leaf in params.items()}
+    wire = {"param_specs": shardings, "wire_dtype": jnp.bfloat16}
+    tx = om.muon(
+        1e-3,
+        polar=_compile.BF16,
+        placement=om.owners(AXIS, **wire),
+        max_batch=1,
+        dimension_numbers=om.MatrixDimensionNumbers(2, 1),
+    )
+    return _compile.traced(tx, params).lower()
 
 
 def measure(args: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ def stepped(row, cpus, w, g, momenta):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("row", chunks.ROWS)
+@pytest.mark.parametrize("row", chunks.WRITTEN)
 def test_a_step_is_that_of_muon(row, cpus):
     rng = np.random.default_rng(0)
     w, g, momenta = rng.standard_normal((3, 3, 8, 8, 16)).astype(np.float32)
