@@ -25,6 +25,7 @@ COMMANDS = {
     "memory": ("benchmarks.memory", "memory of an optimizer step on one device"),
     "training": ("benchmarks.training", "a sharded training step, compiled for a pod"),
     "unrolled": ("benchmarks.unrolled", "memory of a step whose layers are unrolled"),
+    "chunks": ("benchmarks.chunks", "chunks of a group apart or in a loop, compiled"),
     "plans": ("benchmarks.plans", "bytes that owners send for large models"),
     "orthogonal": ("benchmarks.orthogonal", "speed of POET's orthogonal maps"),
     "poet-merges": ("benchmarks.poet_merges", "what keeps POET's Q orthogonal"),

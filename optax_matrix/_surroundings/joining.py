@@ -25,19 +25,18 @@ def largest_batch(x: jax.Array) -> int | None:
     return None if limit is None or x.ndim != 3 else limit(*x.shape[1:])
 
 
-def jointly(
-    f: Callable, *stacks: Mapping[Any, Any], limited: bool = True
-) -> dict[Any, Any]:
+def jointly(f: Callable, *stacks: Mapping[Any, Any]) -> dict[Any, Any]:
     """Applies a function to each stack, and to those of the same shapes as to one.
 
     The function treats every matrix independently, and returns arrays whose first axis
     is that of the matrices. The first array is ``(batch, m, n)``; if another one lacks
-    an axis of matrices in front, its stack is not joined. With ``limited`` the limit of
-    a stack holds for joined ones; otherwise ``f`` bounds its memory itself.
+    an axis of matrices in front, its stack is not joined. The limit of a stack holds
+    for joined ones: a larger one would be copied, and its first result would wait for
+    all of its gradients.
     """
     arguments = {key: tuple(tree[key] for tree in stacks) for key in stacks[0]}
     found = {}
-    for keys in _joined(arguments, limited):
+    for keys in _joined(arguments):
         parts = [arguments[key] for key in keys]
         if len(keys) == 1:
             found[keys[0]] = f(*parts[0])
@@ -53,7 +52,7 @@ def jointly(
     return {key: found[key] for key in arguments}
 
 
-def _joined(arguments: Mapping[Any, Any], limited: bool) -> list[list[Any]]:
+def _joined(arguments: Mapping[Any, Any]) -> list[list[Any]]:
     """The keys of the stacks that are computed as one."""
     if here().limit is None:
         return [[key] for key in arguments]
@@ -67,7 +66,7 @@ def _joined(arguments: Mapping[Any, Any], limited: bool) -> list[list[Any]]:
             kind = key  # A value for the whole stack cannot be joined.
         group = open_.get(kind)
         count = batch + sum(_batch(arguments[other]) for other in group or ())
-        if group is None or (limited and most is not None and count > most):
+        if group is None or (most is not None and count > most):
             groups.append(group := [])
             open_[kind] = group
         group.append(key)

@@ -70,7 +70,7 @@ def _without_padding(
     if here().alone:  # To join large stacks would copy them in every step.
         return {key: kernel(x) for key, x in stacks.items()}
     run = functools.partial(_sequentially, kernel)
-    return jointly(run, stacks, real, limited=False)
+    return jointly(run, stacks, real)
 
 
 def _sequentially(kernel: Callable, x: jax.Array, real: jax.Array | None) -> jax.Array:

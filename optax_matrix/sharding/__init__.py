@@ -46,9 +46,10 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
   placement, ``placement=None``, under which arrays stay where they are.
 * ``_param_specs`` finds how parameters are sharded; ``_checks`` checks the other
   arguments.
-* ``_owner_layout`` groups equal leaves into stacks, those of partners alike
-  (``_bundles``). For each group, ``_ownership`` says who owns which matrix, and
-  ``_exchange`` cuts them into parts. ``_pools`` moves these by ``_collectives``.
+* ``_owner_layout`` groups leaves of equal matrices into stacks, those of partners alike
+  (``_bundles``), whatever their numbers of layers (``_depths``). For each group,
+  ``_ownership`` says who owns which matrix, and ``_exchange`` cuts them into parts.
+  ``_pools`` moves these by ``_collectives``.
 * ``_balance`` decides who computes the last round, and ``_teams`` is what a team
   computes together.
 * ``_memory`` moves state to the memory of the host and back.

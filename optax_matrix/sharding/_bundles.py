@@ -1,33 +1,42 @@
 """Leaves that are exchanged together, and their stacks."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import dtypes
+from jaxtyping import Array
 
 from optax_matrix.matrices.pairs import Pairs
+from optax_matrix.matrices.statistics import Sides
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._balance import in_units, with_teams
 from optax_matrix.sharding._checks import check_no_teams, check_padding
+from optax_matrix.sharding._depths import Leaves, apart, as_equal, joined, with_layers
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import (
     Ownership,
     check_same_owners,
     whole_matrix,
 )
-from optax_matrix.sharding._param_specs import Spec
-from optax_matrix.stacks.identities import FILLER, form_of, identities
+from optax_matrix.sharding._param_specs import Spec, axes_inside
 from optax_matrix.stacks.layout import (
     Group,
-    Member,
     chunks,
     default_batch,
     make_group,
     units_of,
 )
+
+MOST_STACKS = 16
+"""The most stacks of equal matrices, each with collectives and kernels of its own.
+
+Stacks are larger rather than more. DeepSeek-V3 has 174 leaves of experts, and on 64
+devices each of them fills a stack.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +45,20 @@ class Bundle:
 
     Attributes:
         paths: The leaves.
+        views: The view of each.
         ownership: Who owns their matrices.
         exchange: How they move.
+        spec: Mesh axes of each axis of what is exchanged, one of the leaves or all of
+            them joined.
         slots: For each piece of a matrix the name of its stack, and where its sections
             are among those that the stack has of each matrix: first, last + 1.
     """
 
     paths: tuple[str, ...]
+    views: tuple[MatrixView, ...]
     ownership: Ownership
     exchange: Exchange
+    spec: Spec
     slots: tuple[tuple[str, int, int], ...]
 
     @property
@@ -52,13 +66,18 @@ class Bundle:
         """The names of the stacks."""
         return tuple(dict.fromkeys(name for name, _, _ in self.slots))
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether different leaves are exchanged as one; see ``_depths``."""
+        return len(set(self.views)) > 1
 
-class _Leaves(NamedTuple):
-    """Equal leaves: their paths, dtype and spec."""
+    def exchanged(self, leaves: list[Array], sides: Sides) -> list[Array]:
+        """What is exchanged of a device's parts of leaves, or of their statistics."""
+        return [joined(leaves, self.views, sides)] if self.is_joined else leaves
 
-    paths: list[str]
-    dtype: Any
-    spec: Spec
+    def leaves(self, parts: list[Array]) -> list[Array]:
+        """A device's parts of the leaves, from what was exchanged."""
+        return apart(parts[0], self.views) if self.is_joined else parts
 
 
 class Bundled(NamedTuple):
@@ -88,38 +107,44 @@ def bundled(
     pad_to: int | None,
     teams: int,
 ) -> Bundled:
-    """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
+    """Groups matrix leaves of equal matrices, dtype and spec; gives them to owners.
 
     Partners have one owner, and the same places in their stacks.
     """
-    inside = _inside(views, specs, owner_axes)
+    inside = axes_inside(views, specs, owner_axes)
     check_no_teams(teams, inside)
     sizes = dict(mesh.shape) if views else {}
     pools: dict[tuple, list[tuple[str, ...]]] = {}
     for unit in units_of(views, pairs):
         types = [dtypes.canonicalize_dtype(leaves[path].dtype) for path in unit]
-        kinds = [(views[p], t, specs[p]) for p, t in zip(unit, types, strict=True)]
-        pools.setdefault(tuple(kinds), []).append(unit)
-    chosen: list[_Leaves] = []
-    ownerships: list[Ownership] = []
-    for kinds, units in pools.items():
-        owned = [
-            _ownership(view, without(spec, inside), owner_axes, sizes, pad_to)
-            for view, _, spec in kinds
+        kinds = [
+            (*with_layers(views[p], specs[p], 1), t)
+            for p, t in zip(unit, types, strict=True)
         ]
-        limit = min([_bound(own, units[0], max_batch) for own in owned])
-        batch = kinds[0][0].batch
-        for chunk in chunks(units, limit, size=lambda _, batch=batch: batch):
-            columns = zip(owned, kinds, zip(*chunk, strict=True), strict=True)
-            for k, (own, (_, dtype, spec), paths) in enumerate(columns):
-                own = dataclasses.replace(own, leaves=len(paths), follows=k > 0)
-                ownerships.append(own)
-                chosen.append(_Leaves(list(paths), dtype, spec))
+        pools.setdefault(tuple(kinds), []).append(unit)
+    chosen: list[Leaves] = []
+    ownerships: list[Ownership] = []
+    options = {"axes": owner_axes, "sizes": sizes, "pad_to": pad_to}
+    make = functools.partial(_ownership, inside=inside, **options)
+    for kinds, units in pools.items():
+        owned = [make(view, spec) for view, spec, _ in kinds]
+        batch = lambda unit: views[unit[0]].batch
+        each = list(map(batch, units))
+        least = -(-sum(each) // MOST_STACKS) + max(each) - 1
+        limit = min([_bound(own, units[0], least, max_batch) for own in owned])
+        for chunk in chunks(units, limit, size=batch):
+            columns = zip(kinds, zip(*chunk, strict=True), strict=True)
+            for k, ((_, _, dtype), paths) in enumerate(columns):
+                found = tuple([views[p] for p in paths])
+                view, spec, number = as_equal(found, specs[paths[0]])
+                own = make(view, spec, leaves=number)
+                ownerships.append(dataclasses.replace(own, follows=k > 0))
+                chosen.append(Leaves(paths, found, dtype, spec))
     return _of_all(with_teams(ownerships, teams), chosen, inside)
 
 
 def _of_all(
-    ownerships: Sequence[Ownership], chosen: Sequence[_Leaves], inside: tuple[str, ...]
+    ownerships: Sequence[Ownership], chosen: Sequence[Leaves], inside: tuple[str, ...]
 ) -> Bundled:
     bundles: list[Bundle] = []
     groups: dict[str, Group] = {}
@@ -129,9 +154,8 @@ def _of_all(
         # Pieces of partners share a stack if they do for both.
         kinds = list(zip(*(shapes_of(own.matrix) for own, _ in each), strict=True))
         made: list[dict[str, Group]] = []
-        for own, (paths, dtype, spec) in each:
-            own_inside = [tuple([x for x in entry if x in inside]) for entry in spec]
-            bundle, stacks = make_bundle(paths, own, dtype, own_inside, kinds)
+        for own, found in each:
+            bundle, stacks = make_bundle(found, own, inside, kinds)
             bundles.append(bundle)
             made.append(stacks)
             groups |= stacks
@@ -144,39 +168,35 @@ def _of_all(
 def _ownership(
     view: MatrixView,
     spec: Spec,
-    owner_axes: tuple[str, ...],
+    inside: tuple[str, ...],
+    axes: tuple[str, ...],
     sizes: Mapping[str, int],
     pad_to: int | None,
+    leaves: int = 1,
 ) -> Ownership:
-    """The ownership of one leaf."""
-    batch = [x for a in view.batch_axes for x in spec[a] if x not in owner_axes]
-    return Ownership(view, spec, owner_axes + tuple(batch), sizes, 1, pad_to)
+    """The ownership of equal leaves."""
+    spec = without(spec, inside)
+    batch = [x for a in view.batch_axes for x in spec[a] if x not in axes]
+    return Ownership(view, spec, axes + tuple(batch), sizes, leaves, pad_to)
 
 
-def _bound(own: Ownership, paths: Sequence[str], max_batch: int | None) -> int:
-    """The largest number of matrices of such leaves that are exchanged together."""
+def _bound(
+    own: Ownership, paths: Sequence[str], least: int, max_batch: int | None
+) -> int:
+    """The largest number of matrices that are exchanged together.
+
+    By default, `least` with which there are no more than `MOST_STACKS`, or more.
+    """
     devices = math.prod([own.sizes[x] for x in own.owner_axes])
     batch = tuple([x for a in own.view.batch_axes for x in own.spec[a]])
     one = whole_matrix(own.view)
     if own.pad_to is not None:
         check_padding(own.pad_to, paths, own.view, own.owner_axes, batch, devices)
+        if batch:
+            return 1
     # With `pad_to`, the bounds of stacks must not depend on the mesh, either.
     limit = matrices_per_device(one, max_batch) * (own.pad_to or devices)
-    return 1 if own.pad_to is not None and batch else limit
-
-
-def _inside(
-    views: Mapping[str, MatrixView], specs: Mapping[str, Spec], owners: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Mesh axes that split a matrix and are not owner axes."""
-    splitting = [
-        x
-        for path, view in views.items()
-        for a in view.output_axes + view.reduction_axes
-        for x in specs[path][a]
-        if x not in owners
-    ]
-    return tuple(dict.fromkeys(splitting))
+    return limit if max_batch else max(limit, least)
 
 
 def without(spec: Spec, axes: Sequence[str]) -> Spec:
@@ -196,38 +216,37 @@ def matrices_per_device(matrix: MatrixView, max_batch: int | None) -> int:
 
 
 def make_bundle(
-    paths: list[str],
+    leaves: Leaves,
     own: Ownership,
-    dtype: Any,
-    inside: list[tuple[str, ...]],
+    inside: tuple[str, ...],
     kinds: Sequence[Any],
 ) -> tuple[Bundle, dict[str, Group]]:
-    """The bundle of equal leaves, and its stacks.
+    """The bundle of leaves of equal matrices, and its stacks.
 
     Args:
-        paths: The leaves.
+        leaves: The leaves.
         own: Who owns their matrices.
-        dtype: Their dtype.
-        inside: For each axis of a leaf the mesh axes inside matrices.
+        inside: The mesh axes inside matrices.
         kinds: For each piece of a matrix a value that is the same for those that share
             a stack, which have one shape.
     """
     view, pieces = own.view, own.matrix.pieces
+    within = [tuple([x for x in entry if x in inside]) or None for entry in leaves.spec]
     slots: dict[int, tuple[str, int, int]] = {}
     groups: dict[str, Group] = {}
     for indices in _by_kind(kinds):
-        blocks = [_identities(paths, own, i, pieces[i].count) for i in indices]
-        ids = np.concatenate(blocks, axis=2).reshape(-1, 2)
-        spec = view.spec_of_piece([x or None for x in inside])
+        blocks = [leaves.manifest(own, i, pieces[i].count) for i in indices]
+        manifest = np.concatenate(blocks, axis=2).reshape(-1, 4)
+        spec = view.spec_of_piece(within)
         group = make_group(
             rows=pieces[indices[0]].rows,
             cols=pieces[indices[0]].cols,
-            dtype=dtype,
+            dtype=leaves.dtype,
             residual=view.residual,
             spec=(own.owner_axes, *spec[1:]),
-            members=_members(paths, own, indices),
-            ids=ids,
-            forms=np.tile(form_of(view), (len(ids), 1)),
+            members=leaves.members(own, indices),
+            ids=manifest[:, :2],
+            forms=manifest[:, 2:],
         )
         groups[group.name] = group
         start = 0
@@ -236,7 +255,8 @@ def make_bundle(
             slots[i] = group.name, start, end
             start = end
     ordered = tuple([slots[i] for i in range(len(pieces))])
-    return Bundle(tuple(paths), own, Exchange(own), ordered), groups
+    paths, views, _, spec = leaves
+    return Bundle(paths, views, own, Exchange(own), spec, ordered), groups
 
 
 def shapes_of(matrix: MatrixView) -> list[tuple[int, int]]:
@@ -250,24 +270,3 @@ def _by_kind(kinds: Sequence[Any]) -> list[list[int]]:
     for i, kind in enumerate(kinds):
         found.setdefault(kind, []).append(i)
     return list(found.values())
-
-
-def _identities(
-    paths: list[str], own: Ownership, piece: int, sections: int
-) -> np.ndarray:
-    """Identities ``(*own.table.shape, sections, 2)`` of one piece of the matrices."""
-    index = np.arange(own.view.batch * sections)
-    known = np.stack([identities(path, piece, index) for path in paths])
-    known = known.reshape(own.matrices, sections, 2)
-    filler = np.broadcast_to(np.array(FILLER, np.uint32), (1, sections, 2))
-    return np.concatenate([known, filler])[own.table]  # Index -1 is the filler.
-
-
-def _members(paths: list[str], own: Ownership, pieces: list[int]) -> list[Member]:
-    members, start = [], 0
-    for i in pieces:
-        count = own.view.batch * own.matrix.pieces[i].count
-        for path in paths:
-            members.append(Member(path, i, start, count))
-            start += count
-    return members

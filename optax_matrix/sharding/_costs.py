@@ -32,16 +32,15 @@ def sent_of(layout: OwnerLayout, wire: Any, leaves: Any) -> list[int]:
     return [n * kind.itemsize for n, kind in zip(numbers, kinds, strict=True)]
 
 
-def least_sent(bundle: Bundle, layout: OwnerLayout, wire: Any, leaves: Any) -> float:
+def least_sent(bundle: Bundle, wire: Any, leaves: Any) -> float:
     """The same without padding, if all devices send equally much.
 
     Devices that hold the same part of the leaves share the work and gather the updates,
     or all do the same; whichever sends less.
     """
     own = bundle.ownership
-    spec = layout.specs[bundle.paths[0]]
-    split = own.devices([x for a in own.matrix_axes for x in spec[a]])
-    parts = own.devices(itertools.chain(*spec))
+    split = own.devices([x for a in own.matrix_axes for x in bundle.spec[a]])
+    parts = own.devices(itertools.chain(*bundle.spec))
     here = own.matrices * math.prod(own.sides) / parts
     copies = math.prod(own.sizes.values()) / parts
     exchanged, gathered = 2 * (1 - 1 / split), 1 - 1 / copies
@@ -96,6 +95,18 @@ def by_teams(layouts: list[Placed], leaves: Any) -> Iterator[PlannedTeams]:
         yield PlannedTeams(teams, work, sent)
 
 
+def why_no_teams(layouts: list[Placed]) -> str:
+    """Why `teams` can only be 1, if `by_teams` has no other number."""
+    every = [own for layout, _ in layouts for own in ownerships_of(layout)]
+    if any(layout.inside for layout, _ in layouts):
+        return "mesh axes stay inside matrices"
+    if any(own.pad_to for own in every):
+        return "`pad_to` fixes the order of the matrices"
+    if not any(own.remainder for own in every):
+        return "no matrix is left over after the full rounds"
+    return "2, 4 and 8 do not divide the owners"
+
+
 def _in_teams(layout: OwnerLayout, teams: int) -> OwnerLayout:
     """The layout with another number of owners in a team."""
     pairs = zip(layout.bundles, with_teams(ownerships_of(layout), teams), strict=True)
@@ -133,7 +144,7 @@ def busiest(layout: OwnerLayout) -> float:
         return _relative(ownerships)
     most = 0.0  # Axes inside matrices split them evenly, and padding is computed.
     for bundle, own in zip(layout.bundles, ownerships, strict=True):
-        axes = itertools.chain(*layout.specs[bundle.paths[0]])
+        axes = itertools.chain(*bundle.spec)
         among = own.devices([x for x in axes if x in layout.inside])
         most += work_in(own) / own.matrices * own.matrices_per_owner / among
     return most / even(ownerships)

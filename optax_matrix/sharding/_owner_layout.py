@@ -61,16 +61,20 @@ class OwnerLayout(Layout):
 
     def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
-        own, leaf = self._ownerships[path]
-        first, end = leaf * own.view.batch, (leaf + 1) * own.view.batch
+        own, first = self._ownerships[path]
+        end = first + self.views[path].batch
         owners = np.unique(own.owners[first:end]).tolist()
         return f"{_ranges(owners)} of {len(own.table)}"
 
     @functools.cached_property
     def _ownerships(self) -> dict[str, tuple[Ownership, int]]:
-        """For each path the ownership of its matrices, and the leaf's number there."""
-        numbered = [(b.ownership, enumerate(b.paths)) for b in self.bundles]
-        return {path: (own, i) for own, paths in numbered for i, path in paths}
+        """For each path the ownership of its matrices, and the number of the first."""
+        found: dict[str, tuple[Ownership, int]] = {}
+        for bundle in self.bundles:
+            counts = itertools.accumulate((v.batch for v in bundle.views), initial=0)
+            for path, first in zip(bundle.paths, counts, strict=False):
+                found[path] = bundle.ownership, first
+        return found
 
     @functools.cached_property
     def pairs(self) -> dict[str, str]:
@@ -106,8 +110,12 @@ class OwnerLayout(Layout):
         specs: dict[str, PartitionSpec] = {}
         for bundle in self.bundles:
             entries = bundle.ownership.of_statistic(sides).spec
-            known = _full_rank(entries[: len(entries) - len(_ones(sides))])
-            specs |= dict.fromkeys(bundle.paths, known)
+            end = len(entries) - len(_ones(sides))
+            of_sides = entries[end - len(sides) : end]
+            for path, view in zip(bundle.paths, bundle.views, strict=True):
+                spec = without(self.specs[path], self.inside)
+                batch = [spec[a] for a in view.batch_axes]
+                specs[path] = _full_rank((*batch, *of_sides))
         return specs
 
     def on_device(self, manifest: Mapping[str, Array]) -> "OwnerLayout":
@@ -182,6 +190,7 @@ class OwnerLayout(Layout):
                 leaves_of[i] = [jax.lax.psum(x, a) if a else x for x, a in pairs]
                 axes = [()]
             waiting.append(axes[0])
+            leaves_of[i] = bundle.exchanged(leaves_of[i], sides)
         moved = to_owners(exchanges, leaves_of, wire_dtype, not self.inside, waiting)
         parts: dict[str, list[Array]] = {}
         for bundle, whole in zip(self.bundles, moved, strict=True):
@@ -210,7 +219,7 @@ class OwnerLayout(Layout):
         moved = from_owners(exchanges, matrices, wire_dtype, not self.inside)
         leaves: dict[str, Array] = {}
         for bundle, parts in zip(self.bundles, moved, strict=True):
-            leaves |= dict(zip(bundle.paths, parts, strict=True))
+            leaves |= dict(zip(bundle.paths, bundle.leaves(parts), strict=True))
         return leaves
 
 

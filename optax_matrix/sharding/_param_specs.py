@@ -8,6 +8,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix._mesh import context_mesh, explicit_spec, own_mesh
 from optax_matrix._paths import named_leaves
+from optax_matrix.matrices.view import MatrixView
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
 Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.
@@ -162,3 +163,17 @@ def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
             f"`param_specs` of {path!r} must divide its axes, but {size} is not "
             f"divisible by the {shards} devices along {names}; do not shard that axis."
         )
+
+
+def axes_inside(
+    views: Mapping[str, MatrixView], specs: Mapping[str, Spec], owners: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Mesh axes that split a matrix and are not owner axes."""
+    splitting = [
+        x
+        for path, view in views.items()
+        for a in view.output_axes + view.reduction_axes
+        for x in specs[path][a]
+        if x not in owners
+    ]
+    return tuple(dict.fromkeys(splitting))

@@ -24,6 +24,7 @@ from optax_matrix.sharding._costs import (
     sent_in_teams,
     sent_of,
     subsets,
+    why_no_teams,
     within_hosts,
     work_in,
 )
@@ -55,10 +56,10 @@ def plan(
     sends, which the plan does not know. Gradients of parameters that are replicated
     along a mesh axis need an all-reduce besides, with any optimizer.
 
-    The lines ``teams=`` say what each other number of ``teams`` gives. Other choices of
-    axes are listed if they have at least 10% less work or bytes, and no other choice
-    has less of both. Nothing is measured; ``python -m examples.study aot`` compiles a
-    step and prints the compiler's numbers.
+    The lines ``teams=`` say what each other number of ``teams`` gives, or one line why
+    there is none. Other choices of axes are listed if they have at least 10% less work
+    or bytes, and no other choice has less of both. Nothing is measured;
+    ``python -m examples.study aot`` compiles a step and prints the compiler's numbers.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.
@@ -105,13 +106,15 @@ def plan(
     layouts = [(layout, wire) for layout, wire in owned if layout.bundles]
     replicated = tuple(x for x in sizes if x not in _splitting(owned))
     along, reduced = sent_for_replicas(leaves, found.specs, sizes)
-    least = round(sum(least_sent(*each, leaves) for each in bundles))
+    least = round(sum(least_sent(b, wire, leaves) for b, _, wire in bundles))
     moved = sum(sum(sent_of(x, wire, leaves)) for x, wire in owned)
     real = sum(real_sent(b, wire, leaves) for b, _, wire in bundles)
+    teams = tuple(by_teams(layouts, leaves))
+    has_others = not layouts or any(x.teams > 1 for x in teams)
     held, even_held = _state(state, specs, found, sizes)
     return Plan(
         groups=tuple(
-            _group(bundle, x, sent, total)
+            _group(bundle, sent, total)
             for x, wire in owned
             for bundle, sent in zip(x.bundles, sent_of(x, wire, leaves), strict=True)
         ),
@@ -138,7 +141,8 @@ def plan(
             for b, _, _ in bundles
         ),
         teams=max((x.teams for x, _ in layouts), default=1),
-        by_teams=tuple(by_teams(layouts, leaves)),
+        by_teams=teams,
+        no_teams="" if has_others else why_no_teams(layouts),
         others=_others(layouts, leaves, tuple(sizes), replicated),
         replicated_axes=replicated,
         has_inside=any(layout.inside for layout, _ in layouts),
@@ -181,16 +185,14 @@ def _splitting(owned: list[tuple[OwnerLayout, Any]]) -> set[str]:
     return {axis for spec in specs for entry in spec for axis in entry}
 
 
-def _group(
-    bundle: Bundle, layout: OwnerLayout, sent: int, total: float
-) -> PlannedGroup:
+def _group(bundle: Bundle, sent: int, total: float) -> PlannedGroup:
     own = bundle.ownership
     return PlannedGroup(
         name=", ".join(bundle.stacks),
         shape=own.sides,
         matrices=own.matrices,
         owners=int((own.table >= 0).any(axis=1).sum()),
-        shards=own.devices(itertools.chain(*layout.specs[bundle.paths[0]])),
+        shards=own.devices(itertools.chain(*bundle.spec)),
         team=own.team_size,
         each=own.matrices_per_owner,
         work=work_in(own) / total,

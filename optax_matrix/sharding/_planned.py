@@ -101,6 +101,7 @@ class Plan:
         teams: The argument of `owners`.
         by_teams: The cost with each number that ``teams`` can be; empty if there is no
             last round.
+        no_teams: Why no number but 1 is possible; empty if one is.
         others: All choices of owner axes; of equally many axes that with the least work
             comes first.
         replicated_axes: Mesh axes that split no matrix with owners.
@@ -124,6 +125,7 @@ class Plan:
     stack_bytes: int
     teams: int
     by_teams: tuple[PlannedTeams, ...]
+    no_teams: str
     others: tuple[PlannedChoice, ...]
     replicated_axes: tuple[str, ...]
     has_inside: bool
@@ -166,6 +168,8 @@ class Plan:
         lines.append(f"state on a device: {held} MiB; an even split: {even} MiB")
         if self.chip is not None and self.groups:
             lines += self._times(self.chip)
+        if self.no_teams:
+            lines.append(f"no teams: {self.no_teams}")
         for x in self.by_teams:
             if x.teams != self.teams:
                 sent = self._bytes(x.sent, self.has_inside)

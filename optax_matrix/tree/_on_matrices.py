@@ -94,7 +94,8 @@ def on_matrices(
             keeps the sharding of the arrays, in Auto and Explicit mode.
         max_batch: Largest number of matrices in a stack (with `owners`, on each
             device), which bounds the memory of stacking; None for a bound of
-            `stacks.STACK_ELEMENTS` elements.
+            `stacks.STACK_ELEMENTS` elements, or with `owners` a larger one, with which
+            equal matrices have at most 16 stacks.
         needs_params: Whether the transformation uses parameters; they are then stacked,
             too. Weight decay does not need this: put it into `after`.
         moves_zeros: Whether the transformation can move a matrix of zeros; if not,

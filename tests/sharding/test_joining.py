@@ -54,11 +54,11 @@ class Kernel:
         return {"twice": 2 * x, "others": others}
 
 
-def check(calls, *stacks, limit=default_batch, **options):
+def check(calls, *stacks, limit=default_batch):
     """The values are those of each stack by itself, in as many calls as expected."""
     kernel = Kernel()
     with within(limit=limit):
-        out = jointly(kernel, STACKS, *stacks, **options)
+        out = jointly(kernel, STACKS, *stacks)
     assert kernel.calls == calls
     assert list(out) == list(STACKS)
     apart = {n: kernel(x, *(tree[n] for tree in stacks)) for n, x in STACKS.items()}
@@ -77,9 +77,19 @@ def test_stacks_of_one_shape_are_one():
 def test_or_not():
     check([2, 1, 2], limit=None)  # Not allowed: arrays may not be whole.
     check([2, 1, 2], limit=lambda *_: 2)  # Too many.
-    check([3, 2], limit=lambda *_: 2, limited=False)
     kinds = {"long": None, "short": jnp.ones(1), "other": None}
     check([2, 1, 2], kinds)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(5, [5]), (3, [2, 3]), (2, [2, 2, 1])])
+def test_polar_factors_are_joined_within_the_bound_of_a_stack(most, calls):
+    """A larger stack would be a copy, and its first result would wait for all."""
+    kernel = lambda x: found.append(len(x)) or 2 * x
+    found = []
+    with within(limit=lambda *_: most):
+        doubled = kernels.on_real_matrices(kernel, STACKS, transposable=True)
+    assert found == calls
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(2 * x, y), STACKS, doubled)
 
 
 @pytest.mark.broad
@@ -138,7 +148,7 @@ def compare(tx, mesh, monkeypatch):
 
     with jax.set_mesh(mesh):
         out, state, size = run()
-        monkeypatch.setattr(joining, "_joined", lambda stacks, _: [[n] for n in stacks])
+        monkeypatch.setattr(joining, "_joined", lambda stacks: [[n] for n in stacks])
         apart, apart_state, apart_size = run()
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, out, apart)

@@ -137,3 +137,32 @@ def test_gpus_of_several_hosts_wait_for_the_network(devices, rate):
 def test_a_chip_must_be_known():
     with pytest.raises(ValueError, match=r"`chip` must be .*'v5e'"):
         planned({"fsdp": 8}, P("fsdp"), chip="v4")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spec", "axes", "options", "why"),
+    [
+        ({"fsdp": 2}, P("fsdp"), None, {}, "left over"),
+        ({"fsdp": 8}, P("fsdp"), None, {"pad_to": 16}, "`pad_to`"),
+        ({"fsdp": 7}, P(), None, {}, "do not divide the owners"),
+        ({"fsdp": 16, "tp": 2}, P("fsdp", "tp"), "fsdp", {}, "inside matrices"),
+        ({"fsdp": 1}, P("fsdp"), None, {}, "left over"),
+    ],
+)
+def test_a_plan_says_why_there_are_no_teams(sizes, spec, axes, options, why):
+    plan = planned(sizes, spec, axes, **options)
+    (said,) = lines(plan, "no teams: ")
+    assert said == f"no teams: {plan.no_teams}"
+    assert why in said
+    assert not lines(plan, "teams=")
+
+
+def test_each_number_of_teams_has_its_bytes():
+    """Those of the exchange, and those within the teams; 12 and 6 of 16 matrices."""
+    plan = planned({"fsdp": 16}, P("fsdp"))
+    assert not lines(plan, "no teams: ")
+    assert [x.teams for x in plan.by_teams] == [1, 2, 4, 8]
+    for found in plan.by_teams[1:]:
+        (said,) = lines(plan, f"teams={found.teams}: ")
+        assert f"{found.work:.2f}x; {found.sent / MIB:.1f} MiB" in said
+        assert planned({"fsdp": 16}, P("fsdp"), teams=found.teams).sent == found.sent

@@ -16,7 +16,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 import optax_matrix as om
-from examples.study.benchmarks import _flops, _hlo
+from examples.study.benchmarks import _flops, _hlo, _overlap
 from examples.study.benchmarks._models import Model
 
 ASYNCHRONOUS = {"xla_tpu_enable_async_all_to_all": "true"}
@@ -130,7 +130,7 @@ def compile_step(
         is_partial=is_partial,
         traffic=_hlo.collectives(text),
         along=_along(text, mesh),
-        overlapped=_hlo.overlapped(text),
+        overlapped=_overlap.overlapped(text),
         temporary_bytes=memory.temp_size_in_bytes,
         argument_bytes=memory.argument_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,

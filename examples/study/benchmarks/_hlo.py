@@ -19,9 +19,6 @@ _DEFINITION = re.compile(
     r"^\s*(?:ROOT )?(%\S+) = \(?[a-z0-9]+\[([\d,]*)\]", re.MULTILINE
 )
 _REDUCTION = re.compile(r" reduce\((%[^\s,)]+)")
-_WORK = re.compile(r" (?:while|conditional|convolution|dot)\(")
-_CALLED = re.compile(r"\bcalls=(%[^\s,]+)")
-_OPERAND = re.compile(r"(%[^\s,)]+)")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 
 
@@ -94,48 +91,6 @@ def _instructions(text: str, skipped: str) -> Iterator[tuple[re.Match, str]]:
                 continue
             chains.add((match["kind"], chain[1]))
         yield match, line
-
-
-def overlapped(text: str, kind: str = "", during: str = "") -> tuple[int, int]:
-    """Counts the collectives that are in flight while matrices are multiplied.
-
-    Args:
-        text: ``compiled.as_text()`` of a scheduled program.
-        kind: Kind of the collectives, such as ``all-to-all``; empty for all.
-        during: Text by which products count, such as ``transpose(jvp`` for those of
-            the backward pass; empty for all. It does not select among fusions that
-            contain collectives.
-
-    Returns:
-        The number of those in fusions with other work, or with a product, a loop or a
-        branch between start and done; and the number of all collectives.
-    """
-    bodies = re.split(r"^\S*\s*(%\S+) .*\{$", text, flags=re.MULTILINE)
-    named = zip(bodies[1::2], bodies[2::2], strict=False)
-    products = {name for name, body in named if has_products(body)}
-    started: dict[str, bool] = {}
-    chains: set[tuple[str, str]] = set()
-    hidden = total = 0
-    for line in text.splitlines():
-        match = _COLLECTIVE.search(line)
-        if match is None:
-            called = _CALLED.search(line)
-            works = _WORK.search(line) or (called and called[1] in products)
-            if works and during in line:
-                started = dict.fromkeys(started, True)
-        elif kind not in ("", match["kind"]):
-            continue
-        elif match["phase"] == "-start":
-            started[line.split()[0]] = False
-        elif chain := _CHAIN.search(line):
-            # Repeated in each of the fusions that it is overlapped with.
-            is_new = (match["kind"], chain[1]) not in chains
-            chains.add((match["kind"], chain[1]))
-            total, hidden = total + is_new, hidden + is_new
-        else:
-            total += 1
-            hidden += started.pop(_OPERAND.search(line[match.end() - 1 :])[1], False)
-    return hidden, total
 
 
 def has_products(text: str) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from examples.study.benchmarks import _flops, _groups, _hlo, _models, aot
+from examples.study.benchmarks import _flops, _groups, _hlo, _models, _overlap, aot
 from optax_matrix._paths import named_leaves
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ ENTRY %main.0_spmd (p.2: bf16[256,64], x: f32[8,128]) -> f32[] {
   %fusion.9 = f32[8]{0} fusion(%all-to-all.5), kind=kLoop, calls=%overlap
   %all-reduce-start.1 = (f32[3]{0}, f32[3]{0}, u32[]{:S(2)}) all-reduce-start(%x)
   %all-reduce-done.1 = f32[3]{0} all-reduce-done(%all-reduce-start.1)
-  %while.1 = (s32[], f32[8,128]{1,0}) while(%copy), condition=%c, body=%b
+  %while.1 = (s32[], f32[8,128]{1,0}) while(%copy), condition=%begin, body=%overlap
   %reduce.1 = f32[8]{0:T(128)} reduce(%x, %zero), dimensions={1}, to_apply=%add
   ROOT %reduce.2 = f32[]{:T(128)} reduce(%reduce.1, %zero), dimensions={0}
 }
@@ -75,46 +75,60 @@ def test_reductions_count_what_they_read():
 
 SCHEDULED = """\
 %product (p: f32[8,8]) -> f32[8,8] {
-  %y = f32[8,8]{1,0} convolution(%p, %p), dim_labels=bf_io->bf
+  %y = f32[8,8]{1,0} convolution(%p, %p), metadata={op_name="transpose(jvp())/dot"}
 }
-%sum (p.1: f32[8,8]) -> f32[8,8] {
-  %z = f32[8,8]{1,0} add(%p.1, %p.1)
+%around (p.1: f32[8,8]) -> f32[8,8] {
+  %u = f32[8,8]{1,0} fusion(%p.1), kind=kOutput, calls=%product
+}
+%sum (p.2: f32[8,8]) -> f32[8,8] {
+  %z = f32[8,8]{1,0} add(%p.2, %p.2), backend_config={"estimated_cycles":"3"}
+}
+%less (p.3: f32[8,8]) -> pred[] {
+  %five = s32[] constant(5)
 }
 ENTRY %main_spmd (x: f32[8,8]) -> f32[8,8] {
   %a2a-start = (f32[8,8], f32[8,8]) all-to-all-start(%x), channel_id=1
   %a2a-start.1 = (f32[8,8], f32[8,8]) all-to-all-start(%x), channel_id=1
-  %fusion.1 = f32[8,8]{1,0} fusion(%x), kind=kLoop, calls=%sum
+  %fusion.1 = f32[8,8]{1,0} fusion(%x), calls=%sum, COST
   %a2a-done = f32[8,8]{1,0} all-to-all-done(%a2a-start)
   WORK
-  %a2a-done.1 = f32[8,8]{1,0} all-to-all-done((f32[8,8], f32[8,8]) %a2a-start.1)
+  %a2a-done.1 = f32[4,8]{1,0} all-to-all-done((f32[8,8], f32[8,8]) %a2a-start.1)
   %a2a = f32[8,8]{1,0} all-to-all(%x), channel_id=1
 }
-"""
+""".replace("COST", 'backend_config={"estimated_cycles":"40"}')
+WORK = {
+    "product": "convolution(%x, %y), metadata={op_name=transpose(jvp())}",
+    "fusion": "fusion(%x), kind=kOutput, calls=%product",
+    "nested fusion": "fusion(%x), kind=kOutput, calls=%around",
+    "fusion named by its sum": 'fusion(%x), calls=%around, metadata={op_name="add"}',
+    "loop": "while(%copy), condition=%less, body=%product",
+    "branch": "conditional(%p, %x, %x), branch_computations={%sum, %product}",
+    "fusion without": "fusion(%x), kind=kLoop, calls=%sum",
+    "loop without": "while(%copy), condition=%less, body=%sum",
+    "branch without": "conditional(%p, %x, %x), branch_computations={%sum, %sum}",
+}
 
 
-@pytest.mark.parametrize(
-    ("work", "hidden"),
-    [
-        ("%while.1 = (s32[]) while(%copy), condition=%c, body=%b", 1),
-        ("%conditional.1 = f32[8] conditional(%p, %x, %x)", 1),
-        ("%fusion.2 = f32[8,8]{1,0} fusion(%x), kind=kOutput, calls=%product", 1),
-        ("%fusion.2 = f32[8,8]{1,0} fusion(%x), kind=kLoop, calls=%sum", 0),
-    ],
-)
-def test_collectives_in_flight_beside_products(work, hidden):
-    assert _hlo.overlapped(SCHEDULED.replace("WORK", work)) == (hidden, 3)
+@pytest.mark.parametrize("name", WORK)
+def test_collectives_in_flight_beside_products(name):
+    """Loops, branches and fusions count by what they call, as deep as it may be."""
+    text = SCHEDULED.replace("WORK", f"%work = f32[8,8]{{1,0}} {WORK[name]}")
+    hidden = "without" not in name
+    assert _overlap.overlapped(text) == (hidden, 3)
+    assert _overlap.overlapped(text, during="transpose(jvp") == (hidden, 3)
+    assert _overlap.overlapped(text, during="jvp(forward") == (0, 3)
+
+
+def test_other_work_beside_a_collective_counts_in_cycles():
+    work = f"%work = f32[8,8]{{1,0}} {WORK['loop without']}"
+    found = _overlap.flights(SCHEDULED.replace("WORK", work))
+    assert [x.cycles for x in found] == [40, 40 + 5 * 3, 0]
+    assert [x.bytes for x in found] == [256, 128, 256]
 
 
 def test_collectives_inside_fusions_are_overlapped():
-    assert _hlo.overlapped(PROGRAM) == (1, 5)
-    assert _hlo.overlapped(PROGRAM, "all-to-all") == (0, 2)
-
-
-def test_products_of_one_part_of_a_program():
-    product = '%c.1 = f32[8] convolution(%x, %y), metadata={op_name="jvp()/dot"}'
-    text = SCHEDULED.replace("WORK", product)
-    assert _hlo.overlapped(text, during="jvp()")[0] == _hlo.overlapped(text)[0] > 0
-    assert _hlo.overlapped(text, during="transpose(jvp")[0] == 0
+    assert _overlap.overlapped(PROGRAM) == (1, 5)
+    assert _overlap.overlapped(PROGRAM, "all-to-all") == (0, 2)
 
 
 SIZES = {"slice": 2, "fsdp": 2, "tp": 2}
