@@ -164,3 +164,25 @@ def written_twice(tx):
 def test_no_state_is_written_twice(name):
     """What is used elsewhere, too, exists beside the state that matrices keep."""
     assert written_twice(RECIPES[name](1e-2, zero_gradient="follow")) == []
+
+
+@pytest.mark.parametrize("interval", [1, 100])
+def test_spo_leaves_the_frames_alone_that_keep_their_state(interval):
+    """Neither a merge nor an edit of the weights changes them."""
+    tx = om.spo(optax.scale_by_adam(), block=3, merge_interval=interval)
+    noted = []
+
+    def step(w, state):
+        pairs = []
+        with within(keeps=[{"a": jnp.array([True, False])}], kept=pairs):
+            _, new = tx.update({"a": jnp.ones(STACK)}, state, {"a": 2 * w["a"]})
+        pair = new.frame["a"], state.frame["a"]
+        noted.append(any(x is pair[0] and y is pair[1] for x, y in pairs))
+        return new
+
+    w = {"a": np.stack([EYE, EYE])}
+    state = jax.jit(tx.init)(w)
+    new, old = (np.asarray(s.frame["a"]) for s in (jax.jit(step)(w, state), state))
+    assert noted == [True]
+    np.testing.assert_array_equal(new[0], old[0])
+    assert np.abs(new[1] - old[1]).max() > 0.5

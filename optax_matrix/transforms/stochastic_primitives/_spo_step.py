@@ -11,6 +11,7 @@ import optax
 
 from optax_matrix._mesh import vary_like
 from optax_matrix._platforms import by_platform, in_turn, is_large_stack
+from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.permuted_blocks import (
     materialize,
@@ -99,7 +100,11 @@ class Spo:
         if self.merges.merge_at is None:
             count = optax.safe_increment(state.count)
             expected = self._edits(params, state) | self.merges.every(count)
-        return decided(step, (updates, state), expected)
+        new, after = decided(step, (updates, state), expected)
+        if self.stored:
+            # `_step` leaves the frames alone that do not change.
+            note_kept(after.frame, state.frame)
+        return new, after
 
     def _edits(self, params: Any, state: SpoState) -> jax.Array:
         """Whether any matrix has been changed from outside."""
@@ -115,9 +120,11 @@ class Spo:
         if not self.stored:
             start = jax.tree.map(widened, params)
             applied = jax.tree.map(lambda _: None, params)
+        moving = movable(jax.tree.map(lambda n: jnp.ones(n.shape, bool), state.merges))
         gradient = partial(self._gradient, decide)
         frame, grads = _on_leaves(
-            gradient, 1, start, params, applied, state.perms, state.q, updates
+            *(gradient, 1, start, params, applied, moving),
+            *(state.perms, state.q, updates),
         )
         steps, inner_state = self.inner.update(
             grads, state.inner_state, state.q, **extra
@@ -130,6 +137,7 @@ class Spo:
             state.perms,
         )
         if due is not None:
+            due = movable(due)
             merges = jax.tree.map(lambda n, d: n + d.astype(n.dtype), merges, due)
             perms = self.merges.redraw(decide, due, merges, params, perms)
         moves = self.stored and due is not None
@@ -158,12 +166,12 @@ class Spo:
         return (new, new_state), any_of(due) | self._edits(params, state)
 
     def _gradient(
-        self, decide, frame, w, applied, perms, q, g
+        self, decide, frame, w, applied, moving, perms, q, g
     ) -> tuple[jax.Array, Any]:
         """The permuted W_0 of the current parameters, and the gradient of Q."""
         blocks, of_blocks = jax.vjp(lambda q: self.primitives.blocks(q, w), q)
         if self.stored:
-            frame = with_edits(decide, frame, w, applied, perms, blocks)
+            frame = with_edits(decide, frame, w, applied, moving, perms, blocks)
         else:
             frame = recover_frame(frame, blocks, perms)
         # The derivative is that of the permuted W. W itself would be permuted back, and
