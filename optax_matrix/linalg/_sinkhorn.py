@@ -34,6 +34,7 @@ def sinkhorn(
     x: Float[Array, "*batch m n"],
     rounds: PositiveInt = 5,
     scheme: SinkhornScheme = "simultaneous",
+    peak: Float[Array, "*batch 1 1"] | None = None,
 ) -> Float[Array, "*batch m n"]:
     r"""Scale rows and columns in turn until all have root mean square one.
 
@@ -57,6 +58,8 @@ def sinkhorn(
         x: Matrices of shape ``(..., m, n)``.
         rounds: Number of rounds.
         scheme: Which of the updates above.
+        peak: The largest absolute entry of each matrix, ``(..., 1, 1)``, if it is
+            known; a reading of ``x`` is saved.
 
     Returns:
         Matrices of the shape and dtype of ``x`` with mean square one; zero rows and
@@ -75,7 +78,8 @@ def sinkhorn(
         paper's scaling in every round is equivalent.
     """
     work = as_work(x)
-    squares, divisor = squares_of(work, peak_or_one(work), -1)
+    known = peak is not None
+    squares, divisor = squares_of(work, peak_or_one(work, peak), -1, known)
     y = work / divisor
     balanced = {
         "simultaneous": _simultaneous,
