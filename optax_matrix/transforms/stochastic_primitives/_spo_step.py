@@ -11,7 +11,7 @@ import optax
 
 from optax_matrix._mesh import vary_like
 from optax_matrix._platforms import by_platform, in_turn, is_large_stack
-from optax_matrix._surroundings.keeping import movable, note_kept
+from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.permuted_blocks import (
     materialize,
@@ -101,9 +101,10 @@ class Spo:
             count = optax.safe_increment(state.count)
             expected = self._edits(params, state) | self.merges.every(count)
         new, after = decided(step, (updates, state), expected)
-        if self.stored:
-            # `_step` leaves the frames alone that do not change.
-            note_kept(after.frame, state.frame)
+        # `_step` has left alone what does not change.
+        held = lambda s: (s.frame, s.q, s.inner_state)
+        note = lambda x, y: note_kept(x, y) if x.dtype == y.dtype else None
+        jax.tree.map(note, held(after), held(state))
         return new, after
 
     def _edits(self, params: Any, state: SpoState) -> jax.Array:
@@ -130,6 +131,7 @@ class Spo:
             grads, state.inner_state, state.q, **extra
         )
         q: Any = optax.apply_updates(state.q, steps)
+        q, inner_state = kept((q, inner_state), old := (state.q, state.inner_state))
         count: Any = optax.safe_increment(state.count)
         due, merges, perms = (
             self.merges.due(count, q, params),
@@ -151,9 +153,9 @@ class Spo:
         )
         frame = merged[0] if moves else frame
         if due is not None:
-            reset = partial(self._reset, due, self.merges.every(count))
-            kept = q, inner_state
-            q, inner_state = decide(any_of(due), lambda: reset(*kept), lambda: kept)
+            every, now = self.merges.every(count), (q, inner_state)
+            reset = lambda: kept(self._reset(due, every, *now), old)
+            q, inner_state = decide(any_of(due), reset, lambda: now)
         new_state = SpoState(
             count=count,
             merges=merges,
