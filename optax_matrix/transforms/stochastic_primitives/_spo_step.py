@@ -121,7 +121,7 @@ class Spo:
         if not self.stored:
             start = jax.tree.map(widened, params)
             applied = jax.tree.map(lambda _: None, params)
-        moving = movable(jax.tree.map(lambda n: jnp.ones(n.shape, bool), state.merges))
+        moving = movable(jax.tree.map(lambda n: n >= 0, state.merges))  # Of all.
         gradient = partial(self._gradient, decide)
         frame, grads = _on_leaves(
             *(gradient, 1, start, params, applied, moving),
