@@ -29,7 +29,7 @@ PACKAGES = [
 GROUPS = "Functions", "Classes", "States", "Constants and types"
 # What the functions of `linalg` are for, by the modules that they are in.
 TOPICS = {
-    "Equal rows and columns": ["_equilibrate"],
+    "Equal rows and columns": ["_equilibrate", "_sinkhorn"],
     "Polar factors": ["_newton_schulz", "_polar"],
     "Coefficients of Newton-Schulz": ["coefficients", "const"],
     "Orthonormal columns": ["_orthonormalize"],

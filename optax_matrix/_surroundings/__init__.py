@@ -9,6 +9,7 @@ that is in `Surroundings`, and nothing else reaches a block in this way:
   is `shared` on several devices;
 * `observation.report` stores a value for the measures in use, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`;
+* `peaks.peak_of` tells the largest entries of gradients, of `peaks`;
 * `worked_sides.note_sides` records which sides a block works on, in `sides`;
 * `layouts.identities_of` tells which matrices they are, and `layouts.of_layout`
   evaluates an argument that is a function of the `layout`;
@@ -47,6 +48,8 @@ class Surroundings:
         keeps: Booleans ``(batch,)`` for each stack, one mapping for each reason:
             matrices whose state does not change.
         kept: Pairs of new and old arrays that satisfy this already, if collected.
+        peaks: Stacks of gradients, each with the largest entries ``(batch,)`` of its
+            matrices.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
         layout: The `stacks.Layout` of the matrices that this device has.
         stand_ins: Function to extra arguments of `update` by name, with which `init`
@@ -62,6 +65,7 @@ class Surroundings:
     found: dict[str, Stacks] | None = None
     keeps: Sequence[Stacks] = ()
     kept: list[tuple[Any, Any]] | None = None
+    peaks: Sequence[tuple[Any, Any]] = ()
     sides: Any = None
     layout: Any = None
     stand_ins: Callable[[], Mapping[str, Stacks]] | None = None

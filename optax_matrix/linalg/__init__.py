@@ -24,7 +24,8 @@ The files, from simple to compound:
 ``random``                     precisions; draws with a key for each matrix
 ``devices``, ``precision``,    what devices can do; the products of a policy;
 ``lapack``                     decompositions that do not deadlock a CPU
-``_equilibrate``               rows and columns of equal size
+``_equilibrate``,              rows and columns of equal size
+``_sinkhorn``
 ``coefficients``,              polynomials that map singular values to one; the steps of
 ``quintic_steps``,             Newton-Schulz; the iteration, and its kernels for Hopper
 ``_newton_schulz``,            GPUs
@@ -58,7 +59,6 @@ from optax_matrix.linalg._equilibrate import (
     scale_columns,
     scale_rows,
     scale_rows_and_columns,
-    sinkhorn,
     standardize_rows,
 )
 from optax_matrix.linalg._inverse_root import (
@@ -86,6 +86,7 @@ from optax_matrix.linalg._polar import (
     polar_qr,
     polar_svd,
 )
+from optax_matrix.linalg._sinkhorn import sinkhorn
 from optax_matrix.linalg._subspace import (
     left_vectors,
     overlap,

@@ -11,10 +11,11 @@ from jaxtyping import Array
 from optax_matrix._mesh import vary_like
 from optax_matrix._platforms import by_platform
 from optax_matrix._thresholds import Thresholds
-from optax_matrix.linalg._triangular import cholesky_quotient
+from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
+from optax_matrix.linalg.lapack import cholesky
 from optax_matrix.linalg.products import Product, traced_once
 from optax_matrix.linalg.random import hash_uint32
-from optax_matrix.linalg.scale import inverse
+from optax_matrix.linalg.scale import inverse, kept_apart, safe_divide
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) needed ten factorizations, of which three were repeats.
@@ -198,7 +199,8 @@ def fixed_passes(
     """
     shift = jnp.full(skip.shape, shift, y.dtype)
     if passes is not None:
-        return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)
+        y, done = _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)
+        return unit_columns(y), done
     n = y.shape[-1]
     width = -(-n // max(1, min(_PANELS, n // Thresholds.panel_columns)))
     found, done = None, jnp.ones_like(skip)
@@ -219,34 +221,39 @@ def _passed(
     table: Any,
     dot: Product,
 ) -> tuple[Array, Array]:
-    """Columns after the passes of a table, and which matrices' last one was finite."""
+    """Columns after the passes of a table, and which matrices' last one was finite.
+
+    Between passes columns have any norm. The Gram matrix is scaled to a diagonal of
+    ones instead, and the quotient by its factor takes the scales, so that a pass reads
+    the columns twice and writes them once.
+    """
     eye, eps = _eye(y), float(jnp.finfo(y.dtype).eps)
     draws = any(amount for amount, _ in table)
 
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
-        old, least, growth, _ = state
+        y, least, growth, _ = state
         amount, slack, seed = numbers
-        y, left = old, jnp.ones_like(old[..., 0, :])
+        inside = jnp.zeros_like(y[..., :1, :])
         if before is not None:
-            y = y - dot(before, dot(before.mT, y))
-            y, left = unit_columns(y), jnp.sum(y * y, axis=-2)
+            inside = dot(before.mT, y)
+            y = y - dot(before, inside)
         gram = dot(y.mT, y)
-        size = jnp.minimum(
-            jnp.linalg.norm(gram, axis=(-2, -1)),
-            jnp.max(jnp.sum(jnp.abs(gram), axis=-1), axis=-1),
-        )
-        shift = growth * jnp.maximum(least, _SHIFT * eps * size)
-        l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y, dot)
+        squares = jnp.sum(gram * eye, axis=-1)
+        over = inverse(jnp.sqrt(squares))
+        gram = gram * over[..., None] * over[..., None, :]
+        shift = growth * jnp.maximum(least, _SHIFT * eps * _size(gram))
+        # Turned, as the library wants columns in a row: XLA need not copy it.
+        l = cholesky((gram + shift[..., None, None] * eye).mT)
+        pivots = jnp.sum(l * eye, axis=-1) ** 2
+        finite = jnp.all(jnp.isfinite(pivots), axis=-1)
+        # Without a factor the columns stay, and the next pass has a larger shift.
+        quotient = jnp.where(finite[..., None, None], inverse_lower(l, dot).mT, eye)
+        y = dot(y, over[..., None] * quotient)
         if draws:
-            pivots = left * jnp.sum(l * eye, axis=-1) ** 2
-            dependent = pivots < slack * shift[..., None]
-            amounts = amount * dependent.astype(q.dtype)[..., None, :]
-            q, finite = _with_random(q, amounts, seed)
-        else:
-            squares = jnp.sum(q * q, axis=-2, keepdims=True)
-            finite = jnp.all(jnp.isfinite(squares), axis=(-2, -1))
-            q = q * inverse(jnp.sqrt(squares))
-        y = jnp.where((finite & ~skip)[..., None, None], q, old)
+            left = safe_divide(squares, squares + jnp.sum(inside**2, axis=-2))
+            dependent = left * pivots < slack * shift[..., None]
+            amounts = amount * dependent.astype(y.dtype)[..., None, :]
+            y = y + amounts * random_columns(y, seed)[(None,) * (y.ndim - 2)]
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
         return (y, jnp.zeros_like(least), growth, skip | finite), None
 
@@ -259,25 +266,12 @@ def _passed(
     return y, done
 
 
-def _with_random(q: Array, amounts: Array, seed: Array) -> tuple[Array, Array]:
-    r"""Unit columns, amounts of random ones added; and which matrices are finite.
-
-    A unit column u and a random one r are read once for the norm of their sum:
-
-    .. math::
-        \|u + a r\|^2 = \|u\|^2 + 2 a u^\top r + a^2 \|r\|^2.
-    """
-    drawn = random_columns(q, seed)[(None,) * (q.ndim - 2)]
-    total = lambda x: jnp.sum(x, axis=-2, keepdims=True)
-    squares, products = total(q * q), total(q * drawn)
-    over = inverse(jnp.sqrt(squares))
-    apart = squares * over**2 + amounts**2 * total(drawn * drawn)
-    norms = apart + 2 * amounts * products * over
-    # The rounding of a sum that cancels out must not become a negative square.
-    norms = jnp.maximum(norms, float(jnp.finfo(q.dtype).eps) * apart)
-    over_sum = inverse(jnp.sqrt(norms))
-    finite = jnp.all(jnp.isfinite(squares), axis=(-2, -1))
-    return (q * over + amounts * drawn) * over_sum, finite
+def _size(gram: Array) -> Array:
+    """The least of two bounds on the largest eigenvalue, from one reading."""
+    sums = jnp.sum(gram**2, axis=-1), jnp.sum(jnp.abs(gram), axis=-1)
+    squares, sizes = kept_apart(sums)
+    norm = jnp.sqrt(jnp.sum(squares, axis=-1))
+    return jnp.minimum(norm, jnp.max(sizes, axis=-1))
 
 
 def _eye(y: Array) -> Array:

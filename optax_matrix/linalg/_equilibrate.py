@@ -1,12 +1,5 @@
-r"""Scale the rows and columns of matrices, by products with :math:`P = X^2` alone.
+"""Divide the rows and columns of matrices by their norms, or fit their squares."""
 
-The squared norms of the rows of :math:`\mathrm{diag}(u)^{1/2} X \mathrm{diag}(v)^{1/2}`
-are :math:`u \odot P v`, so that an iteration need not form the scaled matrix.
-"""
-
-from typing import Literal
-
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -23,11 +16,8 @@ from optax_matrix.linalg.scale import (
     safe_root,
     safe_rsqrt,
     squares_of,
-    unit_max,
     unit_peak,
 )
-
-SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
 
 
 def scale_rows(
@@ -149,81 +139,6 @@ def standardize_rows(
     variance = jnp.mean(y * y, axis=-1, keepdims=True)
     constant = variance <= (4 * jnp.finfo(y.dtype).eps) ** 2 * squares
     return jnp.where(constant, 0, y * safe_rsqrt(variance + floor)).astype(x.dtype)
-
-
-@checked
-def sinkhorn(
-    x: Float[Array, "*batch m n"],
-    rounds: PositiveInt = 5,
-    scheme: SinkhornScheme = "simultaneous",
-) -> Float[Array, "*batch m n"]:
-    r"""Scale rows and columns in turn until all have root mean square one.
-
-    With :math:`P = X^2` and the result :math:`\mathrm{diag}(u)^{1/2} X
-    \mathrm{diag}(v)^{1/2}`, one round is
-
-    ============  ==========================================================
-    simultaneous  :math:`u' = 1/(P v),\; v' = 1/(P^\top u)` (ARO)
-    alternating   :math:`u' = 1/(P v),\; v' = 1/(P^\top u')` (SinkGD)
-    ruiz          :math:`u' = \sqrt{u/(P v)},\; v' = \sqrt{v/(P^\top u)}`
-    ============  ==========================================================
-
-    The mean square of the result is :math:`u^\top P v / (mn)`. After an alternating
-    round :math:`v = 1 / (P^\top u)`, so that :math:`u^\top P v` is the number of
-    columns that are not zero, and P need not be read for it.
-
-    On dense matrices the three schemes agree; on diagonal ones the simultaneous scheme
-    oscillates with period two, and Ruiz's converges.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-        rounds: Number of rounds.
-        scheme: Which of the updates above.
-
-    Returns:
-        Matrices of the shape and dtype of ``x`` with mean square one; zero rows and
-        columns stay zero.
-
-    Raises:
-        ValueError: If ``rounds`` is not a positive int or ``scheme`` is unknown.
-
-    Examples:
-        >>> print(sinkhorn(jnp.array([[1.0, 2.0], [3.0, 4.0]])).round(2))
-        [[0.89 1.1 ]
-         [1.1  0.89]]
-
-    References:
-        ARO, base ``sinkhorn``. Deviation: one normalization at the end, to which the
-        paper's scaling in every round is equivalent.
-    """
-    work = as_work(x)
-    squares, divisor = squares_of(work, peak_or_one(work), -1)
-    y = work / divisor
-    p = y * y
-    alternating = scheme == "alternating"
-
-    def one_round(rows: Array, u: Array, v: Array) -> tuple[Array, Array, Array]:
-        """The next u and v, and what v was divided by; rows are P v."""
-        new_u = inverse(rows)
-        if alternating:
-            u = new_u = unit_max(new_u)
-        new_v = inverse(times(p.mT, u))
-        if scheme == "ruiz":
-            new_u, new_v = safe_root(u * new_u), safe_root(v * new_v)
-        largest = jnp.max(new_v, axis=-1, keepdims=True, initial=0.0)
-        return unit_max(new_u), unit_max(new_v), jax.lax.stop_gradient(largest)
-
-    start = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
-    first = one_round(squares[..., 0], *start)
-    later = lambda _, last: one_round(times(p, last[1]), *last[:2])
-    u, v, largest = jax.lax.fori_loop(1, rounds, later, first)
-    if alternating:
-        total = jnp.sum((v != 0).astype(v.dtype), axis=-1, keepdims=True)
-        total *= inverse(largest)
-    else:
-        total = jnp.sum(u * times(p, v), axis=-1, keepdims=True)
-    rows = safe_root(u) * safe_rsqrt(total / (p.shape[-2] * p.shape[-1]))
-    return (rows[..., None] * y * safe_root(v)[..., None, :]).astype(x.dtype)
 
 
 @checked

@@ -81,10 +81,12 @@ def unit_peak(
     return x / peak, peak
 
 
-def peak_or_one(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch 1 1"]:
-    """The divisor of `unit_peak`."""
+def peak_or_one(
+    x: Float[Array, "*batch m n"], peak: Float[Array, "*batch 1 1"] | None = None
+) -> Float[Array, "*batch 1 1"]:
+    """The divisor of `unit_peak`, from the largest entry if that is known."""
     check_matrices(x)
-    peak = largest_entry(x)
+    peak = largest_entry(x) if peak is None else peak.astype(x.dtype)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
     return kept_apart(jax.lax.stop_gradient(peak))
@@ -120,14 +122,17 @@ def wide_unit_norm(
 Axes = int | tuple[int, ...]
 
 
-def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
+def squares_of(
+    x: Array, peak: Array, axis: Axes, known: bool = False
+) -> tuple[Array, Array]:
     """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
 
-    The divisor is the peak of x, or on CUDA another number of that size.
+    The divisor is the peak of x, or on CUDA another number of that size, unless the
+    peak was ``known`` before x is read.
     """
     by_peak = lambda x, peak: (jnp.sum(jnp.square(x / peak), axis, keepdims=True), peak)
     at_once = lambda x, _: squares_in_one_reading(x, axis)
-    return by_platform(by_peak, x, peak, cuda=at_once)
+    return by_platform(by_peak, x, peak, cuda=None if known else at_once)
 
 
 def inverse(v: Array) -> Array:

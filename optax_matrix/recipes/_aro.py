@@ -20,7 +20,7 @@ from optax_matrix.stacks.residual_sets import residual_sets
 from optax_matrix.transforms import momentum, rotate
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName, Sets, rotate_shared
-from optax_matrix.transforms.update_size import Scaling, check_matched, matched
+from optax_matrix.transforms.update_size import Scaling, check_matched, matched, scaled
 
 
 @recipe
@@ -139,7 +139,9 @@ def aro(
             **options,
         )
     average, sized = momentum(b1, dtype=mu_dtype), matched(scaling)
-    chain = optax.chain(average, rotated, sized)
+    # A rotation keeps the root mean square of one that `sinkhorn` gives a matrix.
+    is_unit = base == "sinkhorn" and sharing is None
+    chain = optax.chain(average, rotated, scaled(scaling) if is_unit else sized)
 
     other = None
     if full_model:

@@ -51,11 +51,13 @@ class _Gradients(NamedTuple):
         finite: The gradients, with zeros for matrices that are not finite.
         bad: Which are not finite.
         zero: Which are zero.
+        peaks: The largest absolute entries of the finite gradients.
     """
 
     finite: dict[str, jax.Array]
     bad: dict[str, jax.Array]
     zero: dict[str, jax.Array]
+    peaks: dict[str, jax.Array]
 
 
 def check_zero_gradient(value: Any) -> None:
@@ -96,7 +98,8 @@ def guarded(
         keeps = [masks for masks, skips in each if skips]
         kept: list[Any] = []
         new: Any
-        with within(keeps=keeps, kept=kept):
+        peaks = [(x, grads.peaks[n]) for n, x in grads.finite.items()]
+        with within(keeps=keeps, kept=kept, peaks=peaks):
             new, inner_state = inner.update(
                 grads.finite, state.inner_state, params, **extra_args
             )
@@ -120,7 +123,9 @@ def _examined(on_bad: NonFinite, stacks: Stacks) -> _Gradients:
     zero = {n: peak == 0 for n, peak in peaks.items()}
     if on_bad == "zero":
         zero = {n: x | bad[n] for n, x in zero.items()}
-    return _Gradients({n: select(bad[n], 0, x) for n, x in stacks.items()}, bad, zero)
+    finite = {n: select(bad[n], 0, x) for n, x in stacks.items()}
+    peaks = {n: jnp.where(bad[n], 0, peak) for n, peak in peaks.items()}
+    return _Gradients(finite, bad, zero, peaks)
 
 
 def _faded(

@@ -1,4 +1,5 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -231,6 +232,25 @@ def test_mean_square_is_one_without_being_computed(scheme, rounds):
     with jax.enable_x64(True):
         y = np.asarray(linalg.sinkhorn(jnp.asarray(x), rounds, scheme))
     np.testing.assert_allclose(rms(y, (-2, -1)), 1, rtol=1e-14)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 11])
+@pytest.mark.parametrize("scheme", ["simultaneous", "alternating", "ruiz"])
+def test_every_number_of_rounds_is_that_of_the_reference(scheme, rounds):
+    x = gaussian(2, 7, 11) * np.geomspace(1, 9, 11)
+    with jax.enable_x64(True):
+        y = np.asarray(linalg.sinkhorn(jnp.asarray(x), rounds, scheme))
+    np.testing.assert_allclose(y, sinkhorn_reference(x, rounds, scheme), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_k_simultaneous_rounds_read_the_matrix_k_plus_one_times(rounds):
+    """The first time for its squares; then two products take the same operand."""
+    f = lambda x: linalg.sinkhorn(x, rounds)
+    found = jax.make_jaxpr(f)(np.ones((7, 11), np.float32))
+    products = re.findall(r"dot_general\[.*?\] (\w+) ", str(found), re.DOTALL)
+    assert len(products) == 2 * rounds
+    assert products[::2] == products[1::2]
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 2.0, True])

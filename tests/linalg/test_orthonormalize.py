@@ -280,20 +280,6 @@ def test_fixed_passes_complete_the_range_of_a_singular_matrix(name, rank):
     np.testing.assert_allclose(outside, 0, atol=1e-3 * np.linalg.norm(x, 2))
 
 
-@pytest.mark.usefixtures("x64")
-def test_unit_columns_with_random_ones_are_read_once_for_their_norm():
-    """The norms of the sums, by the docstring's formula, are those of the columns."""
-    q = np.stack([gaussian(9, 4), 1e6 * gaussian(9, 4, seed=1)])
-    q[0, :, 1] = 0
-    amounts = np.asarray([0.0, 1e-4, 1.0, 1e-4]) * np.ones((2, 1, 1))
-    got, finite = jax.jit(_cholesky_passes._with_random)(q, amounts, np.asarray(3.0))
-    drawn = np.asarray(_cholesky_passes.random_columns(*map(jnp.asarray, (q, 3.0))))
-    norm = lambda x: np.linalg.norm(x, axis=-2, keepdims=True)
-    want = q / np.where(norm(q) == 0, 1, norm(q)) + amounts * drawn
-    np.testing.assert_allclose(got, want / norm(want), rtol=1e-12, atol=1e-15)
-    assert finite.all()
-
-
 def test_fixed_passes_that_do_not_suffice_leave_the_previous():
     # The least pivot of this matrix hides how near to singular it is (Kahan).
     x = np.eye(128) - np.triu(np.ones((128, 128)), 1)

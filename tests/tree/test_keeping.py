@@ -164,3 +164,31 @@ def written_twice(tx):
 def test_no_state_is_written_twice(name):
     """What is used elsewhere, too, exists beside the state that matrices keep."""
     assert written_twice(RECIPES[name](1e-2, zero_gradient="follow")) == []
+
+
+@pytest.mark.parametrize("interval", [1, 100])
+def test_spo_leaves_the_frames_alone_that_keep_their_state(interval):
+    """Neither a merge nor an edit of the weights changes them."""
+    tx = om.spo(optax.scale_by_adam(), block=3, merge_interval=interval)
+    noted = []
+
+    def step(w, state):
+        pairs = []
+        with within(keeps=[{"a": jnp.array([True, False])}], kept=pairs):
+            _, new = tx.update({"a": jnp.ones(STACK)}, state, {"a": 2 * w["a"]})
+        found = {(id(x), id(y)) for x, y in pairs}
+        held = lambda s: jax.tree.leaves((s.frame, s.q, s.inner_state.mu))
+        noted.extend(
+            (id(x), id(y)) in found
+            for x, y in zip(*map(held, (new, state)), strict=True)
+        )
+        return new
+
+    w = {"a": np.stack([EYE, EYE])}
+    state = jax.jit(tx.init)(w)
+    after: Any = jax.jit(step)(w, state)
+    assert noted == [True] * 5
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x[0], 0), after.inner_state.mu)
+    new, old = (np.asarray(s.frame["a"]) for s in (after, state))
+    np.testing.assert_array_equal(new[0], old[0])
+    assert np.abs(new[1] - old[1]).max() > 0.5

@@ -146,6 +146,40 @@ def test_a_kernel_takes_the_time_of_its_products_or_of_its_bytes():
     assert counts(chip=slow)["seconds"] == pytest.approx(counts()["flops tf32"])
 
 
+PARTS = """\
+%take (p: f32[4,8], q: f32[4,8], r: f32[2,8], s: f32[4,8]) -> (f32[1,8], f32[3,8]) {
+  %p = f32[4,8]{1,0} parameter(0)
+  %q = f32[4,8]{1,0} parameter(1)
+  %r = f32[2,8]{1,0} parameter(2)
+  %s = f32[4,8]{1,0} parameter(3)
+  %twice = f32[4,8]{1,0} multiply(%p, %p)
+  %row = f32[10,8]{1,0} concatenate(%twice, %q, %r), dimensions={0}
+  %first = f32[1,8]{1,0} slice(%row), slice={[1:2], [0:8]}
+  %second = f32[3,8]{1,0} slice(%row), slice={[3:6], [0:8]}
+  %turned = f32[8,4]{1,0} transpose(%s), dimensions={1,0}
+  %some = f32[8,1]{1,0} slice(%turned), slice={[0:8], [0:1]}
+  %back = f32[1,8]{1,0} bitcast(%some)
+  %sum = f32[1,8]{1,0} add(%first, %back)
+  ROOT %t = (f32[1,8]{1,0}, f32[3,8]{1,0}) tuple(%sum, %second)
+}
+ENTRY %main (a: f32[4,8], b: f32[4,8], c: f32[2,8], d: f32[4,8]) -> f32[1,8] {
+  %a = f32[4,8]{1,0} parameter(0)
+  %b = f32[4,8]{1,0} parameter(1)
+  %c = f32[2,8]{1,0} parameter(2)
+  %d = f32[4,8]{1,0} parameter(3)
+  ROOT %f = (f32[1,8]{1,0}, f32[3,8]{1,0}) fusion(%a, %b, %c, %d), kind=kLoop, \
+calls=%take
+}
+"""
+
+
+def test_slices_of_what_is_computed_entry_by_entry_count_as_slices():
+    """Rows 1 and 3 of p, 0 and 1 of q, none of r; of s all, as it is turned first."""
+    rows_read, rows_written = 2 + 2 + 0 + 4, 1 + 3
+    found = _count.counted(PARTS, H200)
+    assert found["bytes"] == (rows_read + rows_written) * 8 * 4
+
+
 TPU = """\
 %until (t: (s32[], f32[6,8,8])) -> pred[] {
   %n = s32[]{:T(128)} constant(5)

@@ -1,8 +1,11 @@
 """Equilibration with scales computed from the current matrix alone."""
 
+import jax
 import optax
 
-from optax_matrix._arguments import Kernel, checked
+from optax_matrix._arguments import Kernel, checked, unchecked
+from optax_matrix._surroundings.peaks import peak_of
+from optax_matrix.linalg import sinkhorn
 
 
 @checked
@@ -34,5 +37,10 @@ def equilibrate(kernel: Kernel) -> optax.GradientTransformationExtraArgs:
         >>> updates["w"].round(3).tolist()
         [[0.6..., 0.8...], [0.0, 1.0]]
     """
-    each = optax.stateless_with_tree_map(lambda x, _: kernel(x))
+    takes_peak = getattr(kernel, "func", kernel) is unchecked(sinkhorn)
+
+    def of(x: jax.Array) -> jax.Array:
+        return kernel(x, peak=peak_of(x)) if takes_peak else kernel(x)
+
+    each = optax.stateless_with_tree_map(lambda x, _: of(x))
     return optax.with_extra_args_support(each)

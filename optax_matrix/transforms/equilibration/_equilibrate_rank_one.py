@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import AtLeastOne, Decay, Positive, PositiveInt, checked
 from optax_matrix._surroundings.observation import is_observed, report
+from optax_matrix._surroundings.peaks import peak_of
 from optax_matrix.linalg import rank_one_scales
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
@@ -103,15 +104,16 @@ def equilibrate_rank_one(
         return averaged.init(params), limited.init(params), optax.EmptyState()
 
     def one(x, row, col, weight, last):
+        peak = peak_of(x)
         if is_tall := x.shape[-2] > x.shape[-1]:
             x, row, col = x.mT, col, row
-        new, row, col, *rest = wide(x, row, col, weight, last)
+        new, row, col, *rest = wide(x, peak, row, col, weight, last)
         return (new.mT, col, row, *rest) if is_tall else (new, row, col, *rest)
 
-    def wide(x, row, col, weight, last):
+    def wide(x, peak, row, col, weight, last):
         """A step of matrices with at least as many columns as rows."""
         m, n = x.shape[-2:]
-        y, p, sums, divisor = _squares(widened(x))
+        y, p, sums, divisor = _squares(widened(x), peak)
         live = jnp.max(sums, axis=-1) != 0
 
         s = _after_rounds(p, sums / m, rounds - 1)
@@ -155,12 +157,13 @@ def equilibrate_rank_one(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _squares(x):
+def _squares(x, peak):
     """A matrix in range, its squares, their sums over rows, and the divisor.
 
-    Matrices ``(..., m, n)`` give sums ``(..., n)`` and divisors ``(..., 1)``.
+    Matrices ``(..., m, n)`` give sums ``(..., n)`` and divisors ``(..., 1)``. Their
+    largest entries are ``peak``, if that is known.
     """
-    sums, divisor = squares_of(x, peak_or_one(x), -2)
+    sums, divisor = squares_of(x, peak_or_one(x, peak), -2, peak is not None)
     y = x / divisor
     y = jnp.where(jnp.abs(y) < jnp.finfo(y.dtype).tiny ** 0.5, 0, y)
     return y, y * y, sums[..., 0, :], divisor[..., 0]

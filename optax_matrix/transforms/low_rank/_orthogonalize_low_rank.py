@@ -108,13 +108,14 @@ def orthogonalize_low_rank(
         return updates, OrthogonalizeLowRankState(momentum, right)
 
     def step(g, m, q):
-        b, peak = unit_peak(widened(m).astype(q.dtype) + g.astype(q.dtype))
+        # The products are linear in B, so that B need not be scaled: only squares are.
+        b = widened(m).astype(q.dtype) + g.astype(q.dtype)
         p = qr(project(b, q), previous=_eye(b, q.shape[-1]))
         r = project(b.mT, p)
         kept = b - (1 - jnp.asarray(decay, b.dtype)) * project(p, r.mT)
-        unit = safe_divide(r, _live_norms(r, b))
+        unit = _unit_columns(r, b)
         new = jnp.where(jnp.any(unit != 0, axis=-2, keepdims=True), unit, q)
-        return project(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
+        return project(p, unit.mT).astype(g.dtype), kept.astype(m.dtype), new
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -126,12 +127,15 @@ def _drawn(ids: Any, n: int, r: int, dtype: Any) -> jax.Array:
     return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
 
 
-def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:
-    """Norms of the columns of ``b' p``; zero for columns that are rounding noise."""
+def _unit_columns(r: jax.Array, b: jax.Array) -> jax.Array:
+    """Columns of ``b' p`` of norm one; zeros for columns that are rounding noise."""
+    r, peak = unit_peak(r)
     norms = jnp.sqrt(jnp.sum(r * r, axis=-2, keepdims=True))
     noise = 4 * jnp.finfo(b.dtype).eps * max(b.shape[-2:]) ** 0.5
-    size = jnp.sqrt(jnp.sum(b * b, axis=(-2, -1), keepdims=True))
-    return jnp.where(norms <= noise * size, 0, norms)  # A NaN stays visible.
+    # Where this overflows, all of R is noise beside B.
+    size = jnp.sqrt(jnp.sum(jnp.square(b / peak), axis=(-2, -1), keepdims=True))
+    # A NaN in the norms stays visible.
+    return safe_divide(r, jnp.where(norms <= noise * size, 0, norms))
 
 
 def _eye(b: jax.Array, r: int) -> jax.Array:

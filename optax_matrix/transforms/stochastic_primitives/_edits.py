@@ -25,11 +25,15 @@ def with_edits(
     frame: jax.Array,
     w: jax.Array,
     applied: jax.Array,
+    moving: jax.Array,
     perms: Any,
     blocks: Any,
 ) -> jax.Array:
-    """The frame, with outside changes to the parameters folded in."""
-    changed = edited(w, applied)
+    """The frame, with outside changes to the parameters folded in.
+
+    Frames that are not ``moving`` ``(...)`` stay as they are.
+    """
+    changed = edited(w, applied) & moving
 
     def fold():
         exact = materialize(frame, blocks, perms)

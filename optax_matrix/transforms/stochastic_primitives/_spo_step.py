@@ -11,6 +11,7 @@ import optax
 
 from optax_matrix._mesh import vary_like
 from optax_matrix._platforms import by_platform, in_turn, is_large_stack
+from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.permuted_blocks import (
     materialize,
@@ -99,7 +100,12 @@ class Spo:
         if self.merges.merge_at is None:
             count = optax.safe_increment(state.count)
             expected = self._edits(params, state) | self.merges.every(count)
-        return decided(step, (updates, state), expected)
+        new, after = decided(step, (updates, state), expected)
+        # `_step` has left alone what does not change.
+        held = lambda s: (s.frame, s.q, s.inner_state)
+        note = lambda x, y: note_kept(x, y) if x.dtype == y.dtype else None
+        jax.tree.map(note, held(after), held(state))
+        return new, after
 
     def _edits(self, params: Any, state: SpoState) -> jax.Array:
         """Whether any matrix has been changed from outside."""
@@ -115,14 +121,17 @@ class Spo:
         if not self.stored:
             start = jax.tree.map(widened, params)
             applied = jax.tree.map(lambda _: None, params)
+        moving = movable(jax.tree.map(lambda n: n >= 0, state.merges))  # Of all.
         gradient = partial(self._gradient, decide)
         frame, grads = _on_leaves(
-            gradient, 1, start, params, applied, state.perms, state.q, updates
+            *(gradient, 1, start, params, applied, moving),
+            *(state.perms, state.q, updates),
         )
         steps, inner_state = self.inner.update(
             grads, state.inner_state, state.q, **extra
         )
         q: Any = optax.apply_updates(state.q, steps)
+        q, inner_state = kept((q, inner_state), old := (state.q, state.inner_state))
         count: Any = optax.safe_increment(state.count)
         due, merges, perms = (
             self.merges.due(count, q, params),
@@ -130,6 +139,7 @@ class Spo:
             state.perms,
         )
         if due is not None:
+            due = movable(due)
             merges = jax.tree.map(lambda n, d: n + d.astype(n.dtype), merges, due)
             perms = self.merges.redraw(decide, due, merges, params, perms)
         moves = self.stored and due is not None
@@ -143,9 +153,9 @@ class Spo:
         )
         frame = merged[0] if moves else frame
         if due is not None:
-            reset = partial(self._reset, due, self.merges.every(count))
-            kept = q, inner_state
-            q, inner_state = decide(any_of(due), lambda: reset(*kept), lambda: kept)
+            every, now = self.merges.every(count), (q, inner_state)
+            reset = lambda: kept(self._reset(due, every, *now), old)
+            q, inner_state = decide(any_of(due), reset, lambda: now)
         new_state = SpoState(
             count=count,
             merges=merges,
@@ -158,12 +168,12 @@ class Spo:
         return (new, new_state), any_of(due) | self._edits(params, state)
 
     def _gradient(
-        self, decide, frame, w, applied, perms, q, g
+        self, decide, frame, w, applied, moving, perms, q, g
     ) -> tuple[jax.Array, Any]:
         """The permuted W_0 of the current parameters, and the gradient of Q."""
         blocks, of_blocks = jax.vjp(lambda q: self.primitives.blocks(q, w), q)
         if self.stored:
-            frame = with_edits(decide, frame, w, applied, perms, blocks)
+            frame = with_edits(decide, frame, w, applied, moving, perms, blocks)
         else:
             frame = recover_frame(frame, blocks, perms)
         # The derivative is that of the permuted W. W itself would be permuted back, and
