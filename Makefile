@@ -153,7 +153,8 @@ dist: pyproject.toml
 	.venv-dist/bin/python -I .ci/installed.py dist
 
 # Their first cell installs the wheel into an environment that has only a kernel. Both lie
-# outside of the clone, and so do the copies that run.
+# outside of the clone, and so do the copies that run. ONLY="notebooks/01_*.ipynb --write"
+# runs one, and replaces its committed outputs.
 ONLY ?=
 OUTSIDE = $(shell $(PYTHON) -c "import tempfile; print(tempfile.gettempdir())")/optax_matrix_notebooks
 
@@ -162,8 +163,8 @@ notebooks: pyproject.toml
 	$(PYTHON) -m venv $(OUTSIDE)/env
 	@$(call installing,0.5 GB,a kernel and then the wheel)
 	$(OUTSIDE)/env/bin/python -m pip wheel -q --no-deps --wheel-dir $(OUTSIDE) .
-	$(OUTSIDE)/env/bin/python -m pip install -q ipykernel nbclient nbformat
-	$(OUTSIDE)/env/bin/python -I .ci/outside.py $(OUTSIDE)/*.whl $(ONLY)
+	$(OUTSIDE)/env/bin/python -m pip install -q ipykernel nbclient nbformat pillow
+	$(OUTSIDE)/env/bin/python -I .ci/notebooks.py $(OUTSIDE)/*.whl $(ONLY)
 	rm -rf $(OUTSIDE)
 
 address:
