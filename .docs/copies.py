@@ -94,6 +94,8 @@ def _page_of(file: Path) -> str | None:
     """The page of a file, from the root of the documentation."""
     if file.parent == STUDY / "pages" and file.stem in RESULTS:
         return f"/results/{file.name}"
+    if file.parent == HERE / "guides":
+        return f"/guides/{file.name}"
     if file in NOTEBOOKS:
         return f"{page_of_notebook(file)}.ipynb"
     if file == STUDY / "pages" / f"{RATES}.md":
