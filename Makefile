@@ -10,7 +10,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 COMPARED := adamw@0.002,muon:scaling=max@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
 .PHONY: help demo compare test test-fast test-near test-study test-slow test-only-slow \
-	test-optimized test-aot test-floor test-frameworks lint format docs dist address bench bench-aot clean
+	test-optimized test-aot test-floor test-frameworks lint format docs dist notebooks address \
+	bench bench-aot clean
 
 help:
 	@echo "make demo       AdamW, Muon and MuonEq on a tiny LLaMA, rates searched"
@@ -25,6 +26,7 @@ help:
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
+	@echo "make notebooks  all notebooks, by the wheel alone and outside of the clone (ONLY=... for some)"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
 	@echo "make address    writes the address of the repository (pyproject.toml) into all texts"
 	@echo "make clean      deletes environments, caches and everything that was built"
@@ -149,6 +151,21 @@ dist: pyproject.toml
 	@$(call installing,0.5 GB,the wheel in a clean environment)
 	.venv-dist/bin/python -m pip install -q dist/*.whl
 	.venv-dist/bin/python -I .ci/installed.py dist
+
+# Their first cell installs the wheel into an environment that has only a kernel. Both lie
+# outside of the clone, and so do the copies that run. ONLY="notebooks/01_*.ipynb --write"
+# runs one, and replaces its committed outputs.
+ONLY ?=
+OUTSIDE = $(shell $(PYTHON) -c "import tempfile; print(tempfile.gettempdir())")/optax_matrix_notebooks
+
+notebooks: pyproject.toml
+	rm -rf $(OUTSIDE)
+	$(PYTHON) -m venv $(OUTSIDE)/env
+	@$(call installing,0.5 GB,a kernel and then the wheel)
+	$(OUTSIDE)/env/bin/python -m pip wheel -q --no-deps --wheel-dir $(OUTSIDE) .
+	$(OUTSIDE)/env/bin/python -m pip install -q ipykernel nbclient nbformat pillow
+	$(OUTSIDE)/env/bin/python -I .ci/notebooks.py $(OUTSIDE)/*.whl $(ONLY)
+	rm -rf $(OUTSIDE)
 
 address:
 	$(PYTHON) .ci/address.py

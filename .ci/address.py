@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PATTERNS = "README.md", ".docs/*.rst", ".docs/guides/*.rst", "notebooks/*.ipynb"
+PATTERNS = "README.md", ".docs/*.rst", ".docs/guides/*.rst", "notebooks/**/*.ipynb"
 CITATION = ".github/CITATION.cff"
 _ADDRESS = r"https://[^\s\"'`\\]+"  # What an install line can have in quotes.
 _INSTALL = re.compile(rf"(?<=git\+){_ADDRESS}")

@@ -16,7 +16,12 @@ import optax_matrix as om
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+BOOKS = ROOT / "notebooks"
+GROUPS = {  # Folder of `notebooks`: title, and for whom it is.
+    ".": ("Your own model", "Each answers one question. Start with the first."),
+    "papers": ("Papers", "Figures and claims of five papers, at a small size."),
+}
+NOTEBOOKS = [path for name in GROUPS for path in sorted((BOOKS / name).glob("*.ipynb"))]
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
     *("summary", "protocol", "comparison", "equal", "unseen", "transfer"),
@@ -42,6 +47,8 @@ def write_pages(app: Any) -> None:
     for name in ("notebooks", "results"):
         shutil.rmtree(HERE / name, ignore_errors=True)
         (HERE / name).mkdir()
+    for group in GROUPS:
+        (HERE / "notebooks" / group).mkdir(exist_ok=True)
     for path in NOTEBOOKS:
         _copy_notebook(path)
     (HERE / "notebooks" / "index.md").write_text(_index_of_notebooks())
@@ -87,8 +94,10 @@ def _page_of(file: Path) -> str | None:
     """The page of a file, from the root of the documentation."""
     if file.parent == STUDY / "pages" and file.stem in RESULTS:
         return f"/results/{file.name}"
-    if file.parent == ROOT / "notebooks":
-        return f"/notebooks/{file.name}"
+    if file.parent == HERE / "guides":
+        return f"/guides/{file.name}"
+    if file in NOTEBOOKS:
+        return f"{page_of_notebook(file)}.ipynb"
     if file == STUDY / "pages" / f"{RATES}.md":
         return "/guides/learning_rates.rst"
     if file == STUDY / "README.md":
@@ -101,6 +110,11 @@ def _named(file: str) -> str:
 
 
 # Notebooks.
+
+
+def page_of_notebook(path: Path) -> str:
+    """The page of a notebook, from the root of the documentation."""
+    return f"/notebooks/{path.relative_to(BOOKS).with_suffix('')}"
 
 
 def title_of(path: Path) -> str:
@@ -122,11 +136,11 @@ def _copy_notebook(path: Path) -> None:
     notebook["cells"].insert(1, _where_to_run(path))
     for number, cell in enumerate(notebook["cells"]):
         cell.setdefault("id", f"cell-{number}")
-    (HERE / "notebooks" / path.name).write_text(json.dumps(notebook))
+    (HERE / path.relative_to(ROOT)).write_text(json.dumps(notebook))
 
 
 def _where_to_run(path: Path) -> dict[str, Any]:
-    text = f"*As it ran; the notebook itself is `notebooks/{path.name}`.*"
+    text = f"*As it ran; the notebook itself is `{_named(str(path))}`.*"
     return {"cell_type": "markdown", "metadata": {}, "source": [text]}
 
 
@@ -137,33 +151,34 @@ def _figures(path: Path) -> list[bytes]:
     return [base64.b64decode(x["image/png"]) for x in shown if "image/png" in x]
 
 
+def _card(path: Path) -> str:
+    """The title of a notebook, its first paragraph and one of its pictures."""
+    first = "".join(_cells(path)[0]["source"]).split("\n\n")
+    lead = " ".join(relinked(first[1], path.parent).split()) if first[1:] else ""
+    whole = re.match(r".*(?<!Eq)\.(?=\s|$)", lead)  # Some end in a formula.
+    image, page = "", page_of_notebook(path)
+    if pictures := _figures(path)[:2]:  # The second one says more.
+        picture = HERE / path.relative_to(ROOT).with_suffix(".png")
+        picture.write_bytes(pictures[-1])
+        image = f"![A figure of this notebook]({page}.png)\n\n"
+    lead = whole[0] if whole else ""
+    return f"### [{title_of(path)}]({page}.ipynb)\n\n{image}{lead}\n"
+
+
 def _index_of_notebooks() -> str:
-    cards = []
-    for path in NOTEBOOKS:
-        first = "".join(_cells(path)[0]["source"]).split("\n\n")
-        lead = " ".join(relinked(first[1], path.parent).split()) if first[1:] else ""
-        whole = re.match(r".*(?<!Eq)\.(?=\s|$)", lead)  # Some end in a formula.
-        lead = whole[0] if whole else ""
-        image = ""
-        if pictures := _figures(path)[:2]:  # The second one says more.
-            (HERE / "notebooks" / f"{path.stem}.png").write_bytes(pictures[-1])
-            image = f"![A figure of this notebook]({path.stem}.png)\n\n"
-        cards.append(f"## [{title_of(path)}]({path.name})\n\n{image}{lead}\n")
-    names = "\n".join(path.name for path in NOTEBOOKS)
-    listed = "\n".join(cards)
+    listed, trees = [], []
+    for folder, (group, who) in GROUPS.items():
+        paths = [path for path in NOTEBOOKS if path.parent == BOOKS / folder]
+        listed += [f"## {group}\n\n{who}\n", *map(_card, paths)]
+        names = "\n".join(map(page_of_notebook, paths))
+        trees += [f"```{{toctree}}\n:hidden:\n:caption: {group}\n\n{names}\n```\n"]
+    body = "\n".join(listed + trees)
     return f"""# Notebooks
 
 Each runs from top to bottom on two CPU cores, in Colab too, and is shown as it ran. The
 first cell installs what the notebook needs.
 
-{listed}
-
-```{{toctree}}
-:hidden:
-
-{names}
-```
-"""
+{body}"""
 
 
 def _index_of_results() -> str:

@@ -142,7 +142,7 @@ def _notebooks(name: str) -> list[str]:
     found = [path for path in copies.NOTEBOOKS if _names(path, name)]
     if not found:
         return []
-    links = ", ".join(f":doc:`/notebooks/{path.stem}`" for path in found)
+    links = ", ".join(f":doc:`{copies.page_of_notebook(path)}`" for path in found)
     return [title("In the notebooks", "-"), links, ""]
 
 

@@ -26,13 +26,13 @@ def test_all_texts_have_the_address():
     names = {path.name for path in texts}
     assert names >= {"README.md", "index.rst", "get_started.rst", "CITATION.cff"}
     assert sum(path.suffix == ".ipynb" for path in texts) == len(
-        [*ROOT.glob("notebooks/*.ipynb")]
+        [*ROOT.glob("notebooks/**/*.ipynb")]
     )
 
 
 def test_install_lines_have_no_other_address():
     """In every text for users, the address follows `git+`."""
-    patterns = "README.md", ".docs/**/*.rst", "notebooks/*.ipynb", "examples/**/*.md"
+    patterns = "README.md", ".docs/**/*.rst", "notebooks/**/*.ipynb", "examples/**/*.md"
     for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
         for found in re.findall(r"git\+([^\s\"'`\\]+)", path.read_text()):
             assert found == address.address(), path

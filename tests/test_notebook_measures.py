@@ -16,16 +16,17 @@ from _notebooks import definitions
 from optax_matrix import diagnostics, linalg
 
 SPECTRA = definitions(
-    "04_spectra",
+    "papers/03_spectra",
     *("relative_spectrum", "spectral_entropy", "distance", "finite_step_error"),
     *("preconditioning_bias", "SLOPE", "newton_schulz_bound", "linear_regime_ends"),
 )
 SUBSPACES = definitions(
-    "06_subspaces",
+    "papers/05_subspaces",
     *("captured", "basis_stability", "shares_of_energy", "effective_rank"),
 )
 ORTHOGONAL = definitions(
-    "07_orthogonal_training", "probe", "mean_probe", "coverage", "updates_per_entry"
+    "papers/06_orthogonal_training",
+    *("probe", "mean_probe", "coverage", "updates_per_entry"),
 )
 SCALINGS = {
     "none": lambda x: x,

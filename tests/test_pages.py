@@ -220,7 +220,7 @@ def test_links_between_pages_and_tables_exist(page):
     text = page.read_text()
     made = {f"/gallery/{name}" for name in (*RECIPES, "index")}
     made |= {f"/results/{name}" for name in (*copies.RESULTS, "index")}
-    made |= {f"/notebooks/{path.stem}" for path in copies.NOTEBOOKS}
+    made |= {*map(copies.page_of_notebook, copies.NOTEBOOKS)}
     made |= {"/notebooks/index", "/api/index", "/catalogue", "/releases"}
     for target in re.findall(r":doc:`(?:[^`<]*<)?([^`<>]+)>?`", text):
         below = DOCS if target.startswith("/") else page.parent

@@ -127,7 +127,7 @@ def test_a_name_of_a_package_is_named_with_it():
 def _texts_for_users():
     yield ROOT / "README.md"
     yield from (ROOT / ".docs" / "guides").glob("*.rst")
-    yield from (ROOT / "notebooks").glob("*.ipynb")
+    yield from (ROOT / "notebooks").rglob("*.ipynb")
     yield from (ROOT / "examples").glob("*.py")
     yield from (ROOT / "optax_matrix" / "adapters").glob("*.py")
 

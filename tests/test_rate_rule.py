@@ -65,7 +65,7 @@ def _every_text():
     )
     for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
         yield path.name, path.read_text()
-    for path in ROOT.glob("notebooks/*.ipynb"):
+    for path in ROOT.glob("notebooks/**/*.ipynb"):
         yield path.name, _markdown(path)
     for module in pkgutil.walk_packages(om.__path__, "optax_matrix."):
         if "adapters" not in module.name:

@@ -118,9 +118,9 @@ def rotations(
     """The rotations of POET or OFT since the last merge, as dense matrices.
 
     `diagnostics.orthogonality_error` of them is the approximation error of the paper;
-    its other measures are in notebook ``07``. A merge multiplies the rotations into the
-    weights, and the next ones start at the identity: for the rotation since the start
-    of training, multiply those before each merge.
+    its other measures are in the notebook on orthogonal training. A merge multiplies
+    the rotations into the weights, and the next ones start at the identity: for the
+    rotation since the start of training, multiply those before each merge.
     Costs memory: one ``n x n`` and one ``m x m`` matrix for each ``m x n`` weight.
 
     Args:

@@ -91,7 +91,7 @@ class Sweep:
             axes = plt.subplots(figsize=(5.6, 2.8), layout="constrained")[1]
         fine = {r: x for r, x in self.finals.items() if np.isfinite(x).all()}
         means = [x.mean() for x in fine.values()]
-        (line,) = axes.semilogx([*fine], means, "o-", **style)
+        (line,) = axes.semilogx([*fine], means, **{"marker": "o", **style})
         for seed in (
             zip(*fine.values(), strict=True) if len(self.finals[self.best]) > 1 else ()
         ):

@@ -16,7 +16,7 @@ from optax_matrix.linalg.skew import free_entries
 from optax_matrix.transforms.low_rank._project_both_sides import project_both_sides
 
 PROBES = definitions(
-    "07_orthogonal_training", "probe", "mean_probe", "updates_per_entry"
+    "papers/06_orthogonal_training", "probe", "mean_probe", "updates_per_entry"
 )
 
 # Kernels (in, out); one stack, because nearly all of the time is compilation.
@@ -69,7 +69,7 @@ def test_stability_over_renewals_from_states():
     for seed in (0, 0, 1):
         _, state = update(gradients(seed), state, PARAMS)
         held.append(d.bases(state, PARAMS))
-    measures = definitions("06_subspaces", "basis_stability")
+    measures = definitions("papers/05_subspaces", "basis_stability")
     cosines = measures.basis_stability(held)
     assert cosines["w_stacked"].shape == (2, 2, 2)
     for path, values in cosines.items():

@@ -347,7 +347,7 @@ def test_the_picture():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     start = lambda seed: {"w": np.full(1, 1.0 + seed, np.float32)}
     found = sweep(params=start, seeds=(0, 1), rates=(0.5, 0.75, 1.75, 1e30), widen=0)
-    axes = found.plot(label="SGD", color="black")
+    axes = found.plot(label="SGD", color="black", linestyle="--")
     line, *dots = axes.get_lines()
     np.testing.assert_array_equal(line.get_xdata(), [0.5, 0.75, 1.75])
     means = [found.finals[rate].mean() for rate in (0.5, 0.75, 1.75)]

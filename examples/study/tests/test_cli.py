@@ -16,7 +16,7 @@ QUOTED = re.compile(r"-m examples\.study(?:\s+([\w-]+)|\.\w+)")
 def texts():
     """What may quote a command, by name."""
     patterns = ("*.md", ".github/*.md", "Makefile", "optax_matrix/**/*.py")
-    patterns += ("examples/**/*.py", "examples/**/*.md", "notebooks/*.ipynb")
+    patterns += ("examples/**/*.py", "examples/**/*.md", "notebooks/**/*.ipynb")
     patterns += (".docs/*.rst", ".docs/guides/*.rst")
     paths = [path for pattern in patterns for path in ROOT.glob(pattern)]
     here = pathlib.Path(__file__).parent
