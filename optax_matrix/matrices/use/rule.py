@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix._paths import named_leaves
+from optax_matrix._printed import Printed
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import default_full_rule, default_rule
 from optax_matrix.matrices.rules import PathRule, by_path, refuse_missing
@@ -23,7 +24,7 @@ from optax_matrix.matrices.use.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class UseRule(PathRule):
+class UseRule(Printed, PathRule):
     """The rule of `by_use`, with what it consists of; `print` shows it as a table.
 
     Attributes:
