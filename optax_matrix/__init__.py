@@ -1,7 +1,7 @@
 """Matrix optimizers for JAX, as chains of composable optax blocks.
 
-``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters, to be
-used where an optax optimizer is used:
+``om.<name>(learning_rate, ...)`` is a complete optimizer of the parameters of a model.
+Use it like an optimizer of optax:
 
 >>> import jax.numpy as jnp
 >>> import optax_matrix as om
@@ -9,7 +9,7 @@ used where an optax optimizer is used:
 >>> tx = om.muoneq(3e-3)
 >>> updates, state = tx.update(params, tx.init(params), params)
 
-The packages; each imports only what is below it::
+These are the packages. Each imports only packages below it::
 
     recipes   weights   diagnostics   the published methods; tools around them
        |         |           |
@@ -30,24 +30,24 @@ The packages; each imports only what is below it::
 * `matrices`: which leaves of a tree are matrices, and how each is seen. Orientation,
   heads, layers and experts are translated here and nowhere else.
 * `stacks`: equal matrices of all leaves, and their static layout.
-* `sharding`: where stacks live on a mesh. It moves whole matrices, never rows of them:
-  each step has one ``shard_map``, in which blocks see local, whole matrices and no
-  mesh.
+* `sharding`: placement of stacks on a mesh. Only whole matrices are sent, never single
+  rows. Each step has one ``shard_map``, in which blocks get whole matrices on one
+  device.
 * `quantization`: optimizer state in eight or four bits, and the codes of arrays.
 * `tree`: `on_matrices` runs a chain on the matrices of a tree and another optimizer on
   the rest; `describe` tells where each leaf goes.
-* `recipes`: the published methods, each a chain of blocks with its paper's defaults.
-  They do no arithmetic themselves.
+* `recipes`: the published methods, each a chain of blocks with the defaults of its
+  paper. Recipes contain no arithmetic.
 * `checkpoint`: state by parameter path, and state from optax.
 * `weights`: initialization, LoRA adapters, and POET with frozen weights.
 * `diagnostics`: measures of matrices and of methods; memory, from shapes alone.
 * `tuning`: `sweep` finds a learning rate for any optimizer and any model.
 
-A step goes down once and up once. `tree` decides on the leaves (`matrices`), stacks
-them (`stacks`) where they live (`sharding`), runs the chain (`transforms`, which call
-`linalg`), and puts the updates back. A chain is made once, in the factory. What a block
-may know of its matrices besides their values, such as their identities and which are
-padding, it asks for where the step runs: ``_surroundings.Surroundings``.
+In a step, `tree` decides which leaves are matrices (`matrices`), stacks them (`stacks`)
+on their devices (`sharding`), runs the chain (`transforms`, which call `linalg`), and
+puts the updates back into the tree. A chain is made once, in the factory. If a block
+needs to know more about its matrices than their values, such as which are padding, it
+asks ``_surroundings.Surroundings`` during the step.
 
 A test reads the imports and keeps these layers apart. `checkpoint`, `diagnostics`,
 `quantization`, `tuning` and `weights` load when they are first used. Everything that
@@ -66,8 +66,8 @@ neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, s
 no update depends on the scale of the loss. (MARS-AdamW and POET are the exceptions:
 they have Adam's ``eps``, and MARS-AdamW clips. Leaves that are not matrices have
 `optax.adamw`, whose squares overflow above 1.8e19.) Where a paper's ``eps`` is
-absolute, the docstring lists this as a deviation. Moving averages still remember an
-outlier gradient, so put `optax.clip_by_global_norm` in front, as the papers do.
+absolute, the docstring lists this as a deviation. An outlier gradient still stays in
+the moving averages, so put `optax.clip_by_global_norm` in front, as the papers do.
 
 **Momentum is an average**, as in the papers, computed in float32 and stored in the
 dtype of the parameters (float32 in POET, OFT, MARS and low-rank methods but Dion). So

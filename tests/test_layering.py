@@ -31,7 +31,8 @@ ALLOWED = {
     },
 }
 # What all packages share.
-COMMON = {"_arguments", "_dtypes", "_mesh", "_paths", "_platforms", "_thresholds"}
+COMMON = {"_arguments", "_dtypes", "_mesh", "_paths", "_platforms", "_printed"}
+COMMON |= {"_thresholds"}
 THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
     "_surroundings": {"jax", "jaxtyping", "optax"},

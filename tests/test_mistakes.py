@@ -81,6 +81,25 @@ def test_an_optimizer_of_trees_is_no_block(wrap):
         jax.eval_shape(om.on_matrices(wrap(om.muoneq(1e-3))).init, PARAMS)
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda _: om.muoneq(optax.adam(1e-3)), "or a schedule, got an optimizer"),
+        (lambda tree: om.muoneq(tree), "or a schedule, got dict; pass a float"),
+        (lambda tree: om.muoneq(1e-3, b1=tree), "must be in .*, got dict; pass"),
+        (lambda tree: om.muoneq(1e-3, max_batch=tree), "positive int, got dict; pass"),
+        (lambda tree: om.extract_adapter(tree, tree, tree), "positive int, got dict"),
+        (lambda _: om.muoneq(jnp.ones((9, 99))), r"an array of shape \(9, 99\)"),
+        (lambda _: om.muoneq(1e-3, b1=-0.5), r"must be in \[0, 1\), got -0.5;"),
+    ],
+)
+def test_errors_do_not_print_trees_and_optimizers(make, said):
+    """In place of a number: as large as a model, and without a word on what it is."""
+    with pytest.raises(ValueError, match=said) as error:
+        make({"up": {"kernel": jnp.ones((64, 64))}})
+    assert len(str(error.value)) < 250
+
+
 def test_a_transformation_is_no_factory():
     with pytest.raises(ValueError, match=r"write om.inject_hyperparams\(om.muoneq\)"):
         om.inject_hyperparams(om.muoneq(1e-3))

@@ -233,7 +233,7 @@ def test_links_between_pages_and_tables_exist(page):
 
 SCORES = """
 const window = {location: {search: "?q=" + encodeURIComponent(process.argv[1])}};
-const pages = ["Get started", "Learning rates", "Mixtures of experts", "Sharding"];
+const pages = ["Migrate", "Learning rates", "Mixtures of experts (MoE)", "Sharding"];
 const scored = pages.map((title) => [
   Scorer.score(["guides/" + title, title, "", null, 15, "x.rst"]), title]);
 console.log(scored.sort((a, b) => b[0] - a[0])[0][1]);
@@ -246,8 +246,10 @@ console.log(Scorer.score(["releases", "Learning rate", "", null, 15, "x.rst"]) <
     ("query", "first"),
     [
         ("learning rate", "Learning rates"),
-        ("expert", "Mixtures of experts"),
-        ("Experts", "Mixtures of experts"),
+        ("rate", "Learning rates"),  # And not "Migrate".
+        ("expert", "Mixtures of experts (MoE)"),
+        ("Experts", "Mixtures of experts (MoE)"),
+        ("moe", "Mixtures of experts (MoE)"),
         ("sharding", "Sharding"),
     ],
 )

@@ -1,10 +1,11 @@
-// Guides come first in the results of a search, code and lists of changes last. A guide
-// whose title has the words that are searched comes before all others.
+// Guides come first in the results of a search, code and lists of changes last. If the
+// title of a guide contains all words of the query (or words that start with them), the
+// guide comes before all others.
 var Scorer = {
   score: ([page, title, anchor, , score]) => {
     const query = new URLSearchParams(window.location.search).get("q") || "";
     const words = query.toLowerCase().split(/\W+/).filter((word) => word);
-    const has = (word) => title.toLowerCase().includes(word);
+    const has = (word) => new RegExp("\\b" + word, "i").test(title);
     if (page.startsWith("guides/") && !anchor && words.length && words.every(has))
       return score + 100;
     if (page.startsWith("guides/")) return score + 20;

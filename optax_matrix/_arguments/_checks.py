@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_matrix._arguments._functions import KERNELS, check_called
+from optax_matrix._arguments._told import told
 from optax_matrix._dtypes import is_tiny
 
 
@@ -28,13 +29,13 @@ def check_choice(
     is_word = value is None or isinstance(value, str)
     if not is_word or value not in choices:
         listed = ", ".join([*map(repr, choices), *others])
-        raise ValueError(f"`{name}` must be one of {listed}; got {value!r}.")
+        raise ValueError(f"`{name}` must be one of {listed}; got {told(value)}.")
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raises unless a value is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+        raise ValueError(f"`{name}` must be True or False, got {told(value)}.")
 
 
 def check_pattern(name: str, value: Any) -> None:
@@ -43,7 +44,7 @@ def check_pattern(name: str, value: Any) -> None:
         re.compile(value)
     except (re.error, TypeError) as error:
         raise ValueError(
-            f"`{name}` must be a regular expression, got {value!r}: {error}."
+            f"`{name}` must be a regular expression, got {told(value)}: {error}."
         ) from None
 
 
@@ -55,7 +56,7 @@ def check_callable(name: str, value: Any) -> None:
         if name == "polar" and isinstance(value, int):
             way = f"write functools.partial(om.linalg.newton_schulz, steps={value})"
         raise ValueError(
-            f"`{name}` must be a function of one stack of matrices, got {value!r}; "
+            f"`{name}` must be a function of one stack of matrices, got {told(value)}; "
             f"{way}."
         )
     check_called(name, value)
@@ -73,7 +74,7 @@ def check_dtype(name: str, value: Any) -> None:
         floating = False
     if not floating:
         raise ValueError(
-            f"`{name}` must be a floating dtype or None, got {value!r}; pass "
+            f"`{name}` must be a floating dtype or None, got {told(value)}; pass "
             "jnp.bfloat16 or jnp.float32."
         )
     if is_tiny(value):
@@ -133,8 +134,8 @@ def check_rate(name: str, value: Any) -> None:
         check_not_negative(name, value)
     else:
         raise ValueError(
-            f"`{name}` must be a number and must not be negative, got {value!r}; pass "
-            "a float, a traced scalar or a schedule of optax."
+            f"`{name}` must be a number and must not be negative, or a schedule, got "
+            f"{told(value)}; pass a float, a traced scalar or a schedule of optax."
         )
 
 
@@ -178,8 +179,8 @@ def check_positive_int(name: str, value: Any) -> None:
     refuse_arrays(name, value)
     if not _is_int(value) or not 1 <= int(value) < 2**31:
         raise ValueError(
-            f"`{name}` must be a positive int, got {value!r}; pass a static number, "
-            "such as 5, below 2**31."
+            f"`{name}` must be a positive int, got {told(value)}; pass a static "
+            "number, such as 5, below 2**31."
         )
 
 
@@ -187,7 +188,9 @@ def check_not_negative_int(name: str, value: Any) -> None:
     """Raises unless a value is a static int that 32 bits hold, such as a seed."""
     refuse_arrays(name, value)
     if not _is_int(value) or not 0 <= int(value) < 2**32:
-        raise ValueError(f"`{name}` must be an int from 0 to 2**32 - 1, got {value!r}.")
+        raise ValueError(
+            f"`{name}` must be an int from 0 to 2**32 - 1, got {told(value)}."
+        )
 
 
 def check_rank(name: str, value: Any) -> None:
@@ -199,7 +202,7 @@ def check_rank(name: str, value: Any) -> None:
     if not (0 < size <= 1 if is_fraction else size > 0):
         raise ValueError(
             f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
-            f"got {value!r}; pass 1.0 for all."
+            f"got {told(value)}; pass 1.0 for all."
         )
 
 
@@ -213,7 +216,7 @@ def refuse_arrays(name: str, value: Any) -> None:
     """Raises if a number that decides about shapes or loops is an array."""
     if isinstance(value, jax.Array):
         raise ValueError(
-            f"`{name}` must be a static Python number, got {value!r}; "
+            f"`{name}` must be a static Python number, got {told(value)}; "
             "optax.inject_hyperparams makes arrays of all numbers that it is given, so "
             "use om.inject_hyperparams or functools.partial(..., "
             f"{name}=...)."
@@ -229,25 +232,27 @@ def _check_number(
     """
     if callable(value) and not isinstance(value, type):
         raise ValueError(
-            f"`{name}` must be a number, got the function {value!r}; for a schedule "
-            "wrap the factory, as in om.inject_hyperparams(om.muon)(...)."
+            f"`{name}` must be a number, got the function {told(value)}; for a "
+            "schedule wrap the factory, as in om.inject_hyperparams(om.muon)(...)."
         )
     if not _is_number(value):
         raise ValueError(
-            f"`{name}` must be a number and must {rule}, got {value!r}; pass a float "
-            "or a traced scalar."
+            f"`{name}` must be a number and must {rule}, got {told(value)}; pass a "
+            "float or a traced scalar."
         )
     if isinstance(value, jax.core.Tracer):
         return
     size: Any = value
     if not holds(float(size)):  # False for NaN.
-        raise ValueError(f"`{name}` must {rule}, got {value!r}; pass another number.")
+        raise ValueError(
+            f"`{name}` must {rule}, got {told(value)}; pass another number."
+        )
 
 
 def _check_finite(name: str, value: Any) -> None:
     if not isinstance(value, jax.core.Tracer) and math.isinf(value):
         raise ValueError(
-            f"`{name}` must be finite, got {value!r}; pass another number."
+            f"`{name}` must be finite, got {told(value)}; pass another number."
         )
 
 

@@ -41,7 +41,7 @@ def adopt_state(
     missing: Literal["error", "init"] = "error",
     unused: Literal["error", "drop"] = "error",
 ) -> optax.OptState:
-    r"""Fills a fresh state with the arrays of another optimizer, in mid-training.
+    r"""Fills a fresh state with the arrays of another optimizer, to continue its run.
 
     Arrays are found by name and parameter path. A name is the end of a place in
     `to_portable`:

@@ -96,8 +96,8 @@ def from_portable(
 ) -> optax.OptState:
     """Fills a fresh optimizer state from its portable form.
 
-    Between a state with and one without `quantized` (or `quantize_state`), and between
-    two of other options, moments are converted.
+    If only one of the two states is `quantized` (or has `quantize_state`), or if their
+    options differ, moments are converted.
 
     Args:
         portable: Result of `to_portable`, for these or other parameters.
@@ -105,8 +105,8 @@ def from_portable(
             structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path. The longest old path
-            counts, and ``""`` is that of all paths. A parameter whose path is an old
-            one here is new.
+            counts, and ``""`` is the start of all paths. A parameter of `params` with
+            an old path is treated as a new parameter.
         places: Old place of a state in the whole one (or the leading part of it) to new
             place, where the optimizer was wrapped or unwrapped: ``{"": "1"}`` if ``tx``
             is now the second of an `optax.chain`, ``{"": "inner_state"}`` inside

@@ -83,7 +83,7 @@ def reset_state(
       inside of these (all of `galore`, ``nu`` of `soap`), POET's rotations, norms of
       matrices, and sums of weights for bias corrections.
 
-    State of other leaves that has their paths and shapes, such as AdamW's moments, is
+    State of other leaves that has their paths and shapes, such as moments of AdamW, is
     reset entry by entry. State that several leaves share stays: counts (AdamW corrects
     no bias of moments that start late), schedules, and the rotations of
     ``aro(sharing=...)``. It works under `jax.jit`, with traced masks, and on meshes.

@@ -10,6 +10,7 @@ import numpy as np
 
 from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
+from optax_matrix._printed import Printed
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.tree.state import OnMatricesState, is_state
 
@@ -42,7 +43,7 @@ class StateField:
 
 
 @dataclasses.dataclass(frozen=True)
-class StateBytes:
+class StateBytes(Printed):
     """The arrays of a state; prints as a table.
 
     Attributes:

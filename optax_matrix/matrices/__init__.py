@@ -7,7 +7,7 @@ whether it is a matrix, and which of its axes are outputs and inputs
 (`MatrixDimensionNumbers`). A `MatrixView` presents the leaf as matrices
 ``(batch, out, in)``.
 
-`by_use` reads this from the model: it follows each parameter to where it meets data.
+`by_use` reads this from the forward pass of the model:
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
@@ -23,9 +23,9 @@ out   (3, 4)  product (1) to (0)  last layer: nothing learned comes after
 up    (8, 4)  product (1) to (0)  matrix (1, 0, residual='in')
 >>> tx = om.muon(0.02, dimension_numbers=rule)
 
-An `UnclearUseWarning` asks about what the use does not tell, with the line to paste.
-Save ``rule.table()`` beside the state, and pass it as ``table`` to `by_use` where a run
-is resumed, so that another version of the library reads the same.
+If the forward pass does not show what a leaf is, an `UnclearUseWarning` contains the
+argument to paste. Save ``rule.table()`` beside the state, and pass it to `by_use` as
+``table`` when you resume a run. Then another version of the library uses the same axes.
 
 Without a model, the default rule decides by path, shape and dtype of a leaf and of
 those around it, the same way at ``init`` and at ``update``. Embeddings, output heads,
@@ -34,9 +34,9 @@ other optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels a
 ``(..., in, out)`` as in Flax, with layers and experts in front; layers of Equinox are
 ``(out, in)``. `init` counts what it has read from names alone in a
 `ReadFromNamesWarning`, which `by_names` silences. It also warns of doubtful decisions
-(`DoubtfulMatrixWarning`), and if less than a third of the parameters beyond embeddings
-and head is in matrices. `describe` shows the decision for
-every leaf, and their shares:
+(`DoubtfulMatrixWarning`), and if less than a third of the parameters, without
+embeddings and head, are in matrices. `describe` shows the decision for every leaf, and
+the share of each optimizer:
 
 >>> params = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}}
 >>> print(om.describe(params, matrix="muon", other="adamw"))
@@ -45,8 +45,8 @@ up/bias    (8,)    -           -      adamw      a vector
 up/kernel  (4, 8)  1x (8, 4)   ...    muon       kernel (in, out)
 80% muon, 0% embeddings and heads, 20% adamw
 
-Layouts that the tree does not reveal (layers in an axis other than the first, flat
-fused kernels) are given by ``dimension_numbers``, which every recipe takes:
+If the tree does not show a layout (layers in an axis other than the first, flat fused
+kernels), give the axes by ``dimension_numbers``, an argument of every recipe:
 
 >>> from optax_matrix.matrices import MatrixDimensionNumbers, by_path
 >>> by_name = by_path(include="embed", exclude="layers/11/")
@@ -59,13 +59,13 @@ fused kernels) are given by ``dimension_numbers``, which every recipe takes:
 
 ``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
-flat kernel as eight matrices; `split_heads`, or ``heads="split"`` in a recipe, does so
+flat kernel as eight matrices. `split_heads`, or ``heads="split"`` in a recipe, does so
 for all queries, keys and values (Muon per head). `by_path` matches regular expressions.
-`infer` reads the logical axis names of a model (embed, heads, mlp, vocab, ...), by
-which it also finds the side of a matrix on the residual stream. The default rule finds
-that side by the usual names only; `recipes.aro` uses it. For your own partition of the
-leaves, `label_params` returns labels for `optax.partition`; `all_but_vectors` is the
-mask of what recipes decay.
+`infer` reads the logical axis names of a model (embed, heads, mlp, vocab, ...), and
+from them the side of a matrix on the residual stream, which `recipes.aro` uses. The
+default rule finds that side only by the usual names. For your own partition of the
+leaves, `label_params` returns labels for `optax.partition`. `all_but_vectors` is the
+mask of the leaves that recipes decay.
 
 **LoRA.** Both factors (``lora_a``, ``lora_b``) are matrices. LoRA+ trains B at a larger
 rate than A, which `scale_by_path` does. For B alone, exclude A:

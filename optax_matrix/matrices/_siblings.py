@@ -143,7 +143,9 @@ class Siblings:
         """Paths of experts, and sizes that count experts."""
         around = self.scopes.members.get(scope, [])
         inside = {p for p in around if _EXPERTS.search(p.removeprefix(scope))}
-        return inside, {s[n] for p in around if len(s := self.shapes[p]) == n + 3}
+        stacks = (p for p in around if len(self.shapes[p]) == n + 3)
+        counts = {self.shapes[p][n] for p in stacks if self._is_stack(p, n + 1)}
+        return inside, counts
 
     def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.

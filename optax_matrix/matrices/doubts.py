@@ -77,9 +77,9 @@ def _count(paths: list[str]) -> str:
     """How many parameters are read from names, and which if they are few."""
     named = f" ({', '.join(paths)})" if len(paths) <= _SHOWN else ""
     return (
-        f"Parameters read from names: {len(paths):,}{named}; om.matrices.by_use(loss, "
-        "params, batch) reads them from the model, and "
-        "dimension_numbers=om.matrices.by_names accepts the names."
+        f"Parameters read from names: {len(paths):,}{named}. To read them from the "
+        "model, pass dimension_numbers=om.matrices.by_use(loss, params, batch). To "
+        "accept the names, pass dimension_numbers=om.matrices.by_names."
     )
 
 
@@ -137,6 +137,7 @@ def _of_doubts(found: Mapping[str, str], decisions: Decisions) -> list[str]:
         "Check how these parameters are interpreted:",
         *map(line, list(alike.values())[:_SHOWN]),
         *more,
-        "Settle it by dimension_numbers=om.matrices.by_path(numbers={'name': "
-        "MatrixDimensionNumbers(...)}), None in their place for the other optimizer.",
+        "To correct them, pass dimension_numbers=om.matrices.by_path(numbers={'name': "
+        "om.MatrixDimensionNumbers(...)}). None in place of the axes leaves a "
+        "parameter to the other optimizer.",
     ]

@@ -1,11 +1,11 @@
-"""Recipes: published optimizers, each a chain of blocks with its paper's defaults.
+"""Recipes: published optimizers, each a chain of blocks with the defaults of its paper.
 
-``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters:
-matrices by the method, all other leaves by AdamW or what ``other=`` gives.
-``om.scale_by_<name>(...)`` is the method alone, for chains: no weight decay, no
-learning rate, other leaves unchanged. (`poet`, `oft` and `muonh` have no such form: the
-learning rate is already inside their update.) Recipes contain no arithmetic; it is all
-in the blocks.
+``om.<name>(learning_rate, ...)`` is a complete optimizer of the parameters of a model.
+The method updates the matrices. AdamW, or the optimizer ``other=``, updates all other
+leaves. ``om.scale_by_<name>(...)`` is the method alone, for chains: it has no weight
+decay and no learning rate, and leaves other leaves unchanged. `poet`, `oft` and `muonh`
+have no such form, because their updates already contain the learning rate. Recipes
+contain no arithmetic; all of it is in the blocks.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
@@ -19,39 +19,40 @@ out of range is a `ValueError` when the optimizer is made.
 * ``weight_decay_mask``: tree or prefix tree of True and False, or a function from the
   parameters to one, as in `optax.adamw`. None decays all leaves but vectors
   (`matrices.all_but_vectors`); True decays every leaf.
-* ``cautious_decay``: whether entries decay only where the update moves them towards
-  zero (`add_cautious_decay`).
+* ``cautious_decay``: if True, an entry decays only if the update moves it towards zero
+  (`add_cautious_decay`).
 * ``dimension_numbers``: which leaves are matrices, as in `on_matrices`.
 * ``heads``: ``"split"`` takes each head of queries, keys and values as a matrix of its
   own, for Muon per head (`matrices.split_heads`); None takes kernels as a whole.
 * ``placement``: where whole matrices live on a mesh, as in `on_matrices`.
 * ``max_batch``: largest number of matrices that are updated at once (with `owners`, on
-  each device), as in `on_matrices`. A small one saves temporary memory and takes longer
-  to compile; None for a bound of `stacks.STACK_ELEMENTS` elements.
+  each device), as in `on_matrices`. A small number saves temporary memory and takes
+  longer to compile; None for a bound of `stacks.STACK_ELEMENTS` elements.
 * ``other``: optimizer of all other leaves; None for AdamW.
 * ``other_learning_rate``: learning rate of that AdamW, a number (which stays constant)
-  or a schedule; None for the recipe's choice.
+  or a schedule; None for the default of the recipe.
 * ``other_weight_decay``: weight decay of that AdamW; None for that of the matrices.
-* ``nonfinite``: what happens to a matrix whose gradient holds a NaN or infinity, for
-  each matrix by itself, as in `on_matrices`; None for ``"propagate"``, a NaN as its
-  update. Other leaves are up to their optimizer. `optax.apply_if_finite` around the
-  recipe skips the whole step.
+* ``nonfinite``: what happens to a matrix whose gradient contains a NaN or infinity, as
+  in `on_matrices`. Other matrices are updated as usual. None for ``"propagate"``, with
+  which its update is NaN. The optimizer of other leaves decides about these.
+  `optax.apply_if_finite` around the recipe skips the whole step.
 * ``zero_gradient``: what happens while the gradient of a matrix is zero (an expert
-  without tokens, a head that is off). ``"fade"`` (None, too) multiplies the k-th update
-  in a row by ``b1**k``, so that the matrix goes on for at most ``b1 / (1 - b1)``
-  ordinary steps, as with SGD or Adam; ``"skip"`` leaves the matrix and its state as
-  they are, without weight decay; ``"follow"`` takes the paper literally, and moves a
-  matrix on at full size as long as its momentum is not zero. Methods without momentum
-  stop by themselves, and so does Adam in `poet` and `oft`, whose updates are finished
-  steps and do not fade. The weight decay of your own chain around ``scale_by_<name>``
-  goes on with ``"skip"``.
-* ``precision``: what products of float32 matrices consist of on accelerators
-  (``linalg.precision``). ``"default"`` has the accuracy of float32 where it matters, by
-  three narrow products, and bfloat16 in Newton-Schulz; ``"fast"`` gives up some of it,
-  and is not for gradients of low rank; ``"exact"`` is what a CPU computes always.
+  without tokens, a head that is off). ``"fade"``, the default, multiplies the k-th
+  such update in a row by ``b1**k``. In all, the matrix then moves as far as in
+  ``b1 / (1 - b1)`` ordinary steps at most, as with SGD or Adam. ``"skip"`` changes
+  neither the matrix nor its state, and skips weight decay. ``"follow"`` does what the
+  paper says: the matrix moves at full size while its momentum is not zero. Methods
+  without momentum do not move then, and the updates of Adam in `poet` and `oft` shrink
+  in any case. If you add weight decay to ``scale_by_<name>`` yourself, it continues
+  with ``"skip"``.
+* ``precision``: how float32 matrices are multiplied on accelerators
+  (``linalg.precision``). ``"default"`` has the accuracy of float32 where a method needs
+  it, by three narrow products, and bfloat16 in Newton-Schulz. ``"fast"`` is less
+  accurate; do not use it for gradients of low rank. ``"exact"`` multiplies in float32.
+  CPUs always use ``"exact"``.
 
-**By name.** `create` makes the recipe of a name, with options from a configuration
-file; ``recipes.METHODS`` has all recipes by group:
+**By name.** `create` makes a recipe from its name and from options in a configuration
+file. ``recipes.METHODS`` has all recipes by group:
 
 >>> tx = om.create("muon", 0.02, polar="polar_svd", mu_dtype="bfloat16")
 >>> "Low rank" in om.recipes.METHODS
@@ -60,19 +61,18 @@ True
 **Learning rates.** Use two rates. Keep your AdamW rate for embeddings, norms and
 biases, and try 1, 2 and 4 times that rate for the weight matrices. From 100 million
 parameters on, use your AdamW rate for both. This holds for recipes whose updates are as
-large as those of AdamW, which are most. Where the size is another one (`muon`, `racs`,
-`alice`, `galore`, `splus`), start at the rate of the paper, which the docstring has.
+large as those of AdamW, which are most. If they have another size (`muon`, `racs`,
+`alice`, `galore`, `splus`), start at the rate of the paper, which is in the docstring.
 ``examples/study/pages/rates.md`` compares the rates of the papers with the best ones of
 the study.
 
-**Weight decay.** The default rate is the paper's: 1, 0.1, 0.025, 0.01 or none, where
-`optax.adamw` has 1e-4. So a change of the method may change the decay; pass
-``weight_decay`` to keep it. It is multiplied by the learning rate. Vectors (biases,
-scales of norms, scalars) do not decay (`matrices.all_but_vectors`). The papers say
-nothing of them, and their programs disagree: AdaMuon's and MARS's leave vectors out;
-MuonEq's, Moonlight's and SOAP's decay every leaf, where the first two train models
-whose only vectors are norms. The study and most training programs leave them out, and
-so do recipes; ``weight_decay_mask=True`` decays every leaf.
+**Weight decay.** The default is that of the paper: 1, 0.1, 0.025, 0.01 or none. That of
+`optax.adamw` is 1e-4. So another method may mean another decay; pass ``weight_decay``
+to keep yours. It is multiplied by the learning rate. Vectors (biases, scales of norms,
+scalars) do not decay (`matrices.all_but_vectors`). The papers do not mention vectors,
+and their programs disagree: those of AdaMuon and MARS leave vectors out; those of
+MuonEq, Moonlight and SOAP decay every leaf. The study and most training programs leave
+them out, and so do recipes. ``weight_decay_mask=True`` decays every leaf.
 
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
@@ -93,10 +93,9 @@ numbers are part of the state, where they can be read, changed and scheduled:
 >>> float(tx.init(params).hyperparams["learning_rate"])
 0.003...
 
-**Sweeps.** `sweep` finds a rate. In a program of your own, `jax.vmap` over ``init`` and
-``update`` trains several rates and seeds. k runs take k times the state and k times the
-arithmetic, and a branch that one of them takes (a renewal, say) is computed for all at
-every step:
+**Sweeps.** `sweep` finds a rate. In your own program, `jax.vmap` over ``init`` and
+``update`` trains several rates and seeds. k runs need k times the state and k times the
+arithmetic. Branches, such as renewals of a basis, are then computed in every step:
 
 >>> def first_step(rate):
 ...     tx = om.muon(rate)
@@ -104,15 +103,15 @@ every step:
 >>> jax.jit(jax.vmap(first_step))(jnp.array([0.01, 0.02]))["kernel"].shape
 (2, 4, 8)
 
-**In mid-training.** A run that began with `optax.contrib.muon`, `optax.adamw` or an
-optimizer of another program continues here with its state by `adopt_state`.
+**Continuing another run.** `adopt_state` converts the state of `optax.contrib.muon`, of
+`optax.adamw` or of an optimizer of another program.
 
 **Rotations.** ``aro(sharing="global")`` rotates all matrices on the residual stream by
-one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L + 1
-factorizations a step. Both need the residual side of every matrix, from the usual names
-or from ``matrices.infer(model)``. Layers are found by the numbers in paths
+one R. ``sharing="chain"`` uses one R for each place between layers. A step then has 1
+or L + 1 factorizations. Both need the residual side of every matrix, from the usual
+names or from ``matrices.infer(model)``. Layers are found by the numbers in paths
 (``layers/0``, ``layers_0``; several numbers count together) or by the axis of scanned
-layers; experts are kept apart. An unclear order is an error. In `soap`,
+layers. Each expert has its own R. An unclear order is an error. In `soap`,
 `soap_muon`, `splus`, `kl_shampoo` and `kl_soap`, a side longer than
 ``max_dim=10_000`` is not rotated and has no state.
 
@@ -138,7 +137,7 @@ compares these methods with AdamW and LoRA.
 >>> float(jnp.abs(updates["bias"]).max())
 0.0
 
-**Clipping.** Statistics remember what they have seen, so put
+**Clipping.** One outlier gradient stays in the moving averages for many steps. So put
 `optax.clip_by_global_norm` in front of a recipe, as the papers do:
 
 >>> tx = optax.chain(optax.clip_by_global_norm(1.0), om.racs(0.02))

@@ -52,11 +52,11 @@ def aro(
 
     The state is a momentum and a rotation (``p x p`` for a rotated side of length
     ``p``, at least float32) per matrix, and for the base ``"adam"`` a second moment.
-    Updates have AdamW's size.
+    Updates are as large as those of AdamW.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 5e-4 (2B parameters) and
-            3e-4 (8B) in the paper, which are AdamW's best rates there.
+            3e-4 (8B) in the paper, which are the best rates of AdamW there.
         base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
             of the momentum), ``"sign"``, ``"row_norm"`` (rows with a root mean square
             of one; with ``joint``, of norm one over all matrices), or any

@@ -42,8 +42,8 @@ def eigen_adam(
     would be ``aro(base="adam", policy="eigen")``.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; the paper gives none. The
-            study begins at 4e-3.
+        learning_rate: Learning rate, a number or a schedule; the paper has none. The
+            study starts at 4e-3.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         b3: Decay rate of the average of the Gram matrices.

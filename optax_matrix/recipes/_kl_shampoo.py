@@ -44,7 +44,7 @@ def kl_shampoo(
     the bases follow the factors at intervals. A side without a basis keeps a diagonal
     factor. The state is a momentum, two matrices of each rotated side (factor and
     basis) and the eigenvalues of each side. There is no second moment of the entries
-    as in `soap`, and updates still have the size of AdamW's.
+    as in `soap`, and updates are still as large as those of AdamW.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 3e-3, as for `soap`, where

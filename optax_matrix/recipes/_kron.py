@@ -52,19 +52,19 @@ def kron(
     where :math:`M_t` is the average of the gradients and L a bound on
     :math:`\|X X^\top + n I\|`; :math:`Q_r` follows :math:`X^\top X` in the same way.
     The factors move by steps of a given size, in the way of stochastic gradient
-    descent, towards those that give X unit covariance on both sides (`whiten` has all
-    of it). There is no average of Gram matrices and no root, and the state is a
-    momentum, a matrix of the shorter side (of both, if they are equal) and a diagonal
-    of the longer one. Updates have AdamW's size, or with ``statistics="momentum"`` a
+    descent, towards those that give X unit covariance on both sides (see `whiten`).
+    There is no average of Gram matrices and no root. The state is a momentum, a matrix
+    of the shorter side (of both, if they are equal) and a diagonal of the longer one.
+    Updates are as large as those of AdamW, or with ``statistics="momentum"`` have a
     root mean square of one.
 
-    Of a gradient of low rank, half of an update and more lies outside of its range
-    after some hundred steps, whatever the damping: whitening enlarges noise there to
-    size one.
+    For a gradient of low rank, half of an update and more lies outside of its range
+    after some hundred steps, whatever the damping, because whitening enlarges noise
+    there to size one.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; begin with AdamW's, or a
-            quarter of that with ``statistics="momentum"`` (for ``b1=0.9``).
+        learning_rate: Learning rate, a number or a schedule; start with that of AdamW,
+            or with a quarter of it for ``statistics="momentum"`` (and ``b1=0.9``).
         b1: Decay rate of the momentum.
         bias_correction: Whether to divide the momentum by :math:`1 - b_1^t`.
         statistics: What the factors whiten: ``"gradient"``, or ``"momentum"`` as in

@@ -50,7 +50,8 @@ def mousse(
 
     where L and R are the averages of :math:`G G^\top` and :math:`G^\top G`, and c is
     given by ``scaling``. The state is a momentum per matrix, and two matrices of each
-    side (average and root). With ``scaling="max"`` updates have AdamW's size.
+    side (average and root). With ``scaling="max"`` updates are as large as those of
+    AdamW.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 2e-3 for GPT-2 small in
@@ -101,7 +102,7 @@ def mousse(
         relative to the largest eigenvalue and 1e-6, where the code has 2e-10 of the
         mean, which is beyond float32; roots are taken by coupled Newton iterations, so
         that no eigendecomposition is compiled; ``scaling="max"`` is Moonlight's, which
-        gives updates of AdamW's size.
+        makes updates as large as those of AdamW.
     """
     preconditioned = precondition(
         orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),

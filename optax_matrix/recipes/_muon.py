@@ -32,12 +32,13 @@ def muon(
     The factor :math:`c` is given by ``scaling``. Without Nesterov momentum the polar
     factor is that of :math:`M_t`. The state is one momentum per matrix.
 
-    With ``scaling="out/in"`` this is Keller Jordan's Muon, with ``"max"`` Moonlight's,
-    whose updates have the size of AdamW's.
+    With ``scaling="out/in"`` this is the Muon of Keller Jordan. With ``"max"`` it is
+    that of Moonlight, whose updates are as large as those of AdamW.
 
     Args:
         learning_rate: Learning rate of the matrices, a number or a schedule; 0.02 in
-            Keller Jordan's code, and AdamW's in Moonlight, with ``scaling="max"``.
+            the code of Keller Jordan. Moonlight uses the rate of AdamW, with
+            ``scaling="max"``.
         b1: Decay rate :math:`\beta` of the momentum.
         nesterov: Whether to look one step ahead.
         polar: Kernel that returns the polar factor.

@@ -43,7 +43,7 @@ def muon2(
     state is two moments per matrix.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
+        learning_rate: Learning rate, a number or a schedule; start at 3e-3, as with
             `muoneq`, whose size of updates it has.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
@@ -70,9 +70,9 @@ def muon2(
     References:
         Liu et al., `Muon² <https://arxiv.org/abs/2604.09967>`_, 2026, Algorithm 1.
         Deviations: the momentum is an average where the paper has a sum, with the same
-        polar factor; there is no epsilon; Newton-Schulz has the precision of `muon`'s;
-        ``scaling="max"`` and the weight decay are those of `muoneq`, for
-        AdamW's learning rate.
+        polar factor; there is no epsilon; Newton-Schulz has the precision of that in
+        `muon`; ``scaling="max"`` and the weight decay are those of `muoneq`, for the
+        learning rate of AdamW.
     """
     moments = optax.chain(
         momentum(b1, dtype=mu_dtype), scale_by_second_moment(b2, bounded=False)

@@ -41,7 +41,7 @@ def normuon(
     scaled as ``scaling`` says. The state is a momentum and ``m`` numbers per matrix.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
+        learning_rate: Learning rate, a number or a schedule; start at 3e-3, as with
             `muoneq`. The 0.02 of the authors' code is for updates of another size.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment of the rows.

@@ -42,16 +42,17 @@ def racs(
     is ``m x n`` with ``m <= n``: our (out, in) matrices with more outputs than inputs
     are transposed. State: ``m + n + 1`` numbers, one more with bias correction.
 
-    The paper's update has no bound: s and q vanish on all but one block of a gradient
-    that decouples into blocks (masks, sparse inputs), and nearly so beside one large
-    entry. With ``max_rms``, no row of :math:`\Delta` exceeds a root mean square of
-    ``scale * max_rms / (1 - b1)``, 2 by default; usual are 0.5 at first, later 0.05.
+    The update of the paper has no bound. If a gradient consists of separate blocks
+    (masks, sparse inputs), s and q vanish on all blocks but one, and one large entry
+    has nearly the same effect. With ``max_rms``, no row of :math:`\Delta` exceeds a
+    root mean square of ``scale * max_rms / (1 - b1)``, which is 2 by default. Usual
+    values are 0.5 in the first steps and 0.05 later.
 
     In float32, entries below 1e-19 of the largest entry of their matrix count as zero.
 
-    Chain `optax.clip_by_global_norm` in front: the averages remember a gradient of 1e20
-    for about :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 by default, in which updates
-    nearly vanish; then they grow by 1.01 per step only.
+    Put `optax.clip_by_global_norm` in front. A gradient of 1e20 stays in the averages
+    for about :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 by default. During these,
+    updates nearly vanish; afterwards they grow by only 1.01 per step.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.

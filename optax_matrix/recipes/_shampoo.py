@@ -37,8 +37,8 @@ def shampoo(
 
     The state is one matrix of each side per matrix, two if ``update_interval`` is above
     1, and a momentum if there is one. With sums the updates shrink like
-    :math:`1 / \sqrt{t}`; to use AdamW's learning rate, chain ``scale_by_shampoo`` with
-    `match_rms`.
+    :math:`1 / \sqrt{t}`. To use the learning rate of AdamW, chain ``scale_by_shampoo``
+    with `match_rms`.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.1, where the study

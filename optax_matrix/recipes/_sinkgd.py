@@ -31,7 +31,7 @@ def sinkgd(
     of 0.2. The matrices have no state.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
+        learning_rate: Learning rate, a number or a schedule; start at 3e-3, as with
             `muoneq`. The paper's updates have another size.
         rounds: Number of rounds.
         scheme: ``"alternating"`` (SinkGD), ``"simultaneous"`` (the variant in ARO's

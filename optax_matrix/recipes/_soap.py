@@ -46,7 +46,7 @@ def soap(
 
     where :math:`M_t` is the average of the gradients, and U holds the eigenvectors of L
     and R. The state is two moments per matrix, and two matrices of each rotated side
-    (average and basis). Updates have AdamW's size.
+    (average and basis). Updates are as large as those of AdamW.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 3e-3 in the authors' code.

@@ -57,8 +57,8 @@ def splus(
     :math:`G^\top G`, renewed after the update. The state is a momentum per matrix, and
     two matrices of each rotated side (average and basis).
 
-    An update has a root mean square of c / (m + n), so the learning rate is much larger
-    than AdamW's.
+    An update has a root mean square of c / (m + n), so learning rates are much larger
+    than those of AdamW.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.1 to 0.2 in the paper.

@@ -21,10 +21,9 @@ def decay_by_path(
     .. math::
         \Delta_t \mapsto \Delta_t - \eta_t \lambda_{\text{path}} W_t
 
-    It stands at the end of a chain, after an optimizer that has no decay of its own
-    (``weight_decay=0.0``), and takes the learning rate of that optimizer. Updates of
-    `poet`, `oft`, `muonh` and `hyperball` are finished steps, which must not be
-    followed by a decay.
+    Put it at the end of a chain, after an optimizer with ``weight_decay=0.0``, and pass
+    it the learning rate of that optimizer. Do not use it after `poet`, `oft`, `muonh`
+    or `hyperball`, whose updates are finished steps.
 
     Args:
         rates: Rates :math:`\lambda` by regular expression, which is searched for in the

@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import is_function
 from optax_matrix._paths import named_leaves
+from optax_matrix._printed import Printed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import doubts
 from optax_matrix.matrices.shares import shares
@@ -59,7 +60,7 @@ def _check_arguments(params: Any, **names: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Description:
+class Description(Printed):
     """Rows of `describe`, and how many parameters are what; prints as a table."""
 
     rows: tuple[Row, ...]

@@ -17,9 +17,10 @@ def scale_by_path(
 ) -> optax.GradientTransformationExtraArgs:
     """Multiplies the updates of parameters by factors that their paths choose.
 
-    At the end of a chain, after an optimizer, a factor is one of the learning rate, and
-    so of its weight decay, too. Schedules of the optimizer remain. Updates of `poet`,
-    `oft`, `muonh` and `hyperball` are finished steps, which must not be scaled.
+    At the end of a chain, after an optimizer, a factor multiplies the learning rate of
+    these parameters, and so their weight decay, too. Schedules of the optimizer remain.
+    Do not use it after `poet`, `oft`, `muonh` or `hyperball`, whose updates are
+    finished steps.
 
     Args:
         factors: Factors by regular expression, which is searched for in the path, as in

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from optax_matrix._printed import Printed
+
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class Sweep(Printed):
     """The outcome of `sweep`; `print` shows it as a table.
 
     Attributes:

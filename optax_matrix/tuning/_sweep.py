@@ -67,9 +67,10 @@ def sweep(
         params: What is trained: a tree of parameters, or a model of NNX or Equinox,
             which is then passed to the loss. It is not changed. If `seeds` is given, a
             function from a seed to such a tree or model.
-        batches: Array ``(steps, ...)`` or iterable of batches. Whatever changes from
-            step to step, such as the key of a dropout, is a part of the batch. If
-            `seeds` is given, this may be a function of a seed.
+        batches: Array ``(steps, ...)`` or iterable of batches, such as ``list(zip(x,
+            y))`` for stacked arrays x and y. Whatever changes from step to step, such
+            as the key of a dropout, is a part of the batch. If `seeds` is given, this
+            may be a function of a seed.
         rates: The first learning rates, in any order, or a single one, to which its
             half and its double are added.
         steps: Number of batches that each run trains on; None for all.

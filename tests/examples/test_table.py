@@ -77,7 +77,7 @@ def _turned(*_):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default:The model uses parameters otherwise")
+@pytest.mark.filterwarnings("default:The model uses parameters in another")
 def test_a_resumed_run_uses_its_table(tmp_path, monkeypatch, capsys, text):
     """Also under a version that reads the model otherwise: the same weights."""
     out, losses = tmp_path / "run", []
@@ -96,7 +96,7 @@ def test_a_resumed_run_uses_its_table(tmp_path, monkeypatch, capsys, text):
                 patch.setattr(verdicts, "numbers_of", _turned)
             assert main([*command, "--log-every", "1", "--resume"]) == 0
         said = capsys.readouterr().err
-        assert ("otherwise than `table` says" in said) == wrong, said
+        assert ("in another way than `table`" in said) == wrong, said
         assert (out / TABLE).read_text() == table
     assert losses[0] == losses[1]
     rows = (out / "metrics.jsonl").read_text().splitlines()

@@ -110,9 +110,12 @@ def test_attention_elsewhere_says_nothing_of_stacked_layers():
         ((64, 8), {"w1": (8, 64, 32), "w2": (8, 32, 64)}, "router"),
         ((64, 256), {"up": {"kernel": (64, 256)}, "down": {"kernel": (256, 64)}}, ""),
         ((64, 8), {"up": {"kernel": (64, 256)}}, "counted"),
+        ((64, 256), {"attention": {"query": {"kernel": (64, 4, 16)}}}, "counted"),
     ],
 )
-def test_a_gate_is_a_router_beside_experts_and_a_kernel_beside_up(gate, around, kind):
+def test_a_gate_is_a_router_beside_experts_and_a_kernel_beside_others(
+    gate, around, kind
+):
     shapes = {"mlp": {"gate": {"kernel": gate}, **around}}
     params = jax.tree.map(
         lambda s: _shape(*s), shapes, is_leaf=lambda x: isinstance(x, tuple)

@@ -61,9 +61,10 @@ LAYERS = {
     "bias": (3, 5),
 }
 LINE = (
-    "Parameters read from names: 4 (bias, end/kernel, to_q/kernel, token/embedding); "
-    "om.matrices.by_use(loss, params, batch) reads them from the model, and "
-    "dimension_numbers=om.matrices.by_names accepts the names."
+    "Parameters read from names: 4 (bias, end/kernel, to_q/kernel, token/embedding). "
+    "To read them from the model, pass dimension_numbers=om.matrices.by_use(loss, "
+    "params, batch). To accept the names, pass "
+    "dimension_numbers=om.matrices.by_names."
 )
 
 
@@ -75,9 +76,9 @@ def test_the_line():
     assert counted(params) == want
     one = om.matrices.by_path(exclude="embed|to_q|end")
     ((_, text),) = said(params, one)
-    assert text.startswith("Parameters read from names: 1 (bias); om.matrices")
+    assert text.startswith("Parameters read from names: 1 (bias). To read")
     ((_, text),) = said(tree(LAYERS | {"w": (4, 3), "x/w": (3, 4)}))
-    assert text.startswith("Parameters read from names: 6; om.matrices.by_use(loss,")
+    assert text.startswith("Parameters read from names: 6. To read them from")
 
 
 @walk("name", RECIPES)

@@ -90,7 +90,7 @@ def test_a_table_keeps_the_layout_where_a_trace_differs():
     table = json.loads(json.dumps(rule.table()))
     assert by_use(model, PARAMS, X, table=table).numbers == rule.numbers
     turned = lambda p, x: model(p | {"down": p["down"].T}, x)
-    says = r"otherwise than `table` says: down \(1, 0\), now \(0, 1\); the"
+    says = r"another way than `table`: down \(1, 0\), now \(0, 1\)\. The"
     with pytest.warns(ChangedUseWarning, match=says):
         kept = by_use(turned, PARAMS, X, table=table)
     assert kept.numbers == rule.numbers

@@ -169,7 +169,7 @@ WRONG = [
 ]
 WRONG_RATES = [
     (None, "`learning_rate` must be a number or a schedule, got None; pass 0"),
-    ("0.1", "`learning_rate` must be a number and must not be negative, got '0.1'"),
+    ("0.1", "`learning_rate` must be a number and .*, or a schedule, got '0.1'"),
     ([0.1], "`learning_rate` must be a number and must not be negative"),
     (-0.1, "`learning_rate` must not be negative, got -0.1"),
     (float("nan"), "`learning_rate` must not be negative, got nan"),

@@ -57,7 +57,7 @@ def rows(results: Results) -> list[Rates]:
 def report(results: Results) -> str:
     """The table of the rates, and what the ratios say together."""
     found = rows(results)
-    headings = "method", "over AdamW", *MAIN, "the paper's rate"  # As phones show.
+    headings = "method", "over AdamW", *MAIN, "rate in the paper"  # As phones show.
     text = lines(headings, [_cells(rates) for rates in found])
     of_adams_size = [
         r for r in found if r.method not in {REFERENCE, _RELATIVE, *OWN_RATES}
@@ -67,8 +67,9 @@ def report(results: Results) -> str:
         return text
     usual = sum(2 <= ratio <= 16 for ratio in ratios)
     return (
-        f"{text}\n\nOf the {len(ratios)} ratios of methods whose updates have AdamW's "
-        f"size, {usual} are 2, 4, 8 or 16; the median is {statistics.median(ratios):g}."
+        f"{text}\n\nOf the {len(ratios)} ratios of methods whose updates are as large "
+        f"as those of AdamW, {usual} are 2, 4, 8 or 16. The median is "
+        f"{statistics.median(ratios):g}."
     )
 
 

@@ -14,7 +14,7 @@ class UnclearUseWarning(UserWarning):
 
 
 class ChangedUseWarning(UserWarning):
-    """A model uses parameters otherwise than the ``table`` of `by_use` says."""
+    """A model uses parameters in another way than the ``table`` of `by_use`."""
 
 
 class Open(NamedTuple):
@@ -40,9 +40,9 @@ def question(asked: Iterable[Open], paths: Iterable[str]) -> str | None:
     rows = [row for group in alike.values() for row in _rows(group, tuple(paths))]
     return "\n".join(
         [
-            "Use does not tell what these parameters are. Confirm or correct what is "
-            "assumed\nby this argument of by_use; None is the other optimizer, and "
-            "inputs come first:",
+            "The forward pass does not show what these parameters are. Pass this "
+            "argument to by_use,\ncorrected where it is wrong. Axes of inputs come "
+            "first; None is for the other optimizer:",
             "  numbers={",
             *(f"      {row}" for row in rows),
             "  }",
@@ -78,6 +78,6 @@ def changes(new: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
     shown = [f"{p} {said(p)}, now {says(new[p])}" for p in changed[:3]]
     more = f", and {len(changed) - 3} more" if len(changed) > 3 else ""
     return (
-        f"The model uses parameters otherwise than `table` says: {'; '.join(shown)}"
-        f"{more}; the table counts, since a saved state would not fit without it."
+        f"The model uses parameters in another way than `table`: {'; '.join(shown)}"
+        f"{more}. The table is used, since a saved state would not fit otherwise."
     )

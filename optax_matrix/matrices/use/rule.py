@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix._paths import named_leaves
+from optax_matrix._printed import Printed
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import default_full_rule, default_rule
 from optax_matrix.matrices.rules import PathRule, by_path, refuse_missing
@@ -23,7 +24,7 @@ from optax_matrix.matrices.use.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class UseRule(PathRule):
+class UseRule(Printed, PathRule):
     """The rule of `by_use`, with what it consists of; `print` shows it as a table.
 
     Attributes:
@@ -85,32 +86,33 @@ def by_use(
     """Reads from a model which axes of its parameters are inputs and outputs.
 
     The function is traced with the shapes of its arguments; nothing is computed. The
-    axes of each parameter are followed to where it meets data: products, convolutions,
-    look-ups and operations by entry. Embeddings, last layers (nothing learned comes
-    after them), routers (their outputs are ranked) and filters of one channel each are
-    told by their use, too, and so are heads, layers of a scan, experts, fused sections
-    and the side of a matrix that is on the residual stream.
+    trace follows each parameter to the operation that combines it with data: a product,
+    a convolution, a look-up or an operation by entry. This shows axes of inputs and
+    outputs, embeddings, last layers (nothing learned comes after them), routers (their
+    outputs are ranked) and filters of one channel each. It also shows heads, layers of
+    a scan, experts, fused sections and the side of a matrix on the residual stream.
 
-    What is believed, in this order: `numbers`, `table`, the logical names of axes (as
-    `infer` reads them), the use, the type of a layer, and at last the names of leaves.
-    An `UnclearUseWarning` asks about all leaves that only their names tell, and about
-    those whose axis names or layer differ from their use; it has the line that answers.
+    If sources disagree, the first of these counts: `numbers`, `table`, the logical
+    names of axes (as `infer` reads them), the forward pass, the type of a layer, the
+    names of leaves. An `UnclearUseWarning` lists all leaves for which the forward pass
+    is not enough, or contradicts the axis names or the type of the layer. It contains
+    the argument to paste.
 
     Args:
         fn: A function of parameters and inputs, such as a loss or ``model.apply``; or
             a model of Flax NNX or Equinox, which is called with the inputs.
         *args: Parameters (or a model of NNX or Equinox), unless ``fn`` is one, then
-            inputs, as arrays or `jax.ShapeDtypeStruct`. Of parameters, arrays that are
-            not floats, what NNX does not hold as ``nnx.Param`` and what Linen holds as
-            ``batch_stats``, ``cache`` or ``intermediates`` count as constants. So do an
-            ``nnx.State`` among the inputs, and Python's numbers, which the function
-            gets as they are.
+            inputs, as arrays or `jax.ShapeDtypeStruct`. Some arrays are constants, not
+            parameters: arrays that are not floats, variables of NNX that are not an
+            ``nnx.Param``, the collections ``batch_stats``, ``cache`` and
+            ``intermediates`` of Linen, and an ``nnx.State`` among the inputs. Python
+            numbers are constants, too, and are passed unchanged.
         numbers: Dimension numbers (or None) by regular expression, as in `by_path`.
         table: What ``table()`` of an earlier rule returned, so that a saved state still
-            fits. Where the model is used otherwise now, there is a `ChangedUseWarning`.
-        otherwise: Rule for parameters whose use does not tell, and for those that were
-            not in the arguments; None for the default rule, and an error for the
-            latter, unless they are vectors.
+            fits. If the forward pass disagrees with it, there is a `ChangedUseWarning`.
+        otherwise: Rule for parameters that the forward pass does not show, and for
+            those that were not among the arguments. None is the default rule for the
+            former, and an error for the latter, unless they are vectors.
         **options: Further arguments of ``fn``.
 
     Returns:
