@@ -30,6 +30,7 @@ from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 from examples.study.equal import front, plot as equal_plot, table as equal_table
 from examples.study.posttrain import table as posttrain_table
+from examples.study.reinforce import plot as reinforce_plot, table as reinforce_table
 from examples.study.transfer import table as transfer_table
 from examples.study.unseen import table as unseen_table
 
@@ -62,6 +63,7 @@ REPORTS = {
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
     **posttrain_table.REPORTS,
+    **reinforce_table.REPORTS,
     **front.REPORTS,
     **transfer_table.REPORTS,
     **unseen_table.REPORTS,
@@ -152,3 +154,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
             plot.draw(study, results, plot.file_of(study))
     equal_plot.refresh(equal_table.read())
     front.refresh(equal_table.read())
+    reinforce_plot.refresh(reinforce_table.read())
