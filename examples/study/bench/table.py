@@ -63,7 +63,7 @@ REPORTS = {
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
     **posttrain_table.REPORTS,
-    **reinforce_table.REPORTS,
+    **reinforce_plot.REPORTS,
     **front.REPORTS,
     **transfer_table.REPORTS,
     **unseen_table.REPORTS,

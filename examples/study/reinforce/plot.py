@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import pathlib
+from functools import partial
 
 import matplotlib as mpl
 import numpy as np
@@ -95,3 +96,21 @@ def fingerprint(rows: dict[str, np.ndarray]) -> str:
     """A text that differs if runs, or the look of pictures, differ."""
     content = [_LOOK, *([method, curves.tolist()] for method, curves in rows.items())]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def report(task: str, found: Results) -> str:
+    """The table of a task, with its picture below."""
+    text = table.table(task, found)
+    if shown(task, found):
+        picture = f"../results/{file_of(task).name}"
+        text += f"\n\n![Return, entropy and divergence by step]({picture})"
+    return text
+
+
+def _reports():
+    for task in TASKS:
+        yield f"reinforce_{task}", partial(report, task)
+        yield f"reinforce_{task}_rates", partial(table.rates, task)
+
+
+REPORTS = {name: lambda _, made=made: made(table.read()) for name, made in _reports()}

@@ -51,12 +51,12 @@ def counted(answers):
 def rewards(answers, right):
     """1 for answers that agree in all bytes up to the end of the line, else 0.
 
-    An answer that never ends its line is wrong. What comes after the end is not read.
+    What comes after the end is not read. Right answers have an end, so an answer
+    without one is wrong.
 
     Args:
         answers: Of shape ``(..., ANSWER)``, of NumPy or JAX.
         right: Right answers, padded with ends of lines.
     """
     agree = (answers == right) | ~counted(answers)
-    ends = (answers == END).any(-1)
-    return (agree.all(-1) & ends).astype(np.float32)
+    return agree.all(-1).astype(np.float32)

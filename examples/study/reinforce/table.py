@@ -2,7 +2,6 @@
 
 import math
 import pathlib
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from examples.study.bench.missing import MissingError
 from examples.study.reinforce import protocol
 from examples.study.reinforce.methods import METHODS
 from examples.study.reinforce.protocol import (
-    TASKS,
     Config,
     Entry,
     Outcome,
@@ -132,12 +130,3 @@ def rates(task: str, found: Results) -> str:
         if m in whole
     ]
     return lines(("method", *(f"{rate:.3g}" for rate in every)), cells)
-
-
-def _reports():
-    for task in TASKS:
-        yield f"reinforce_{task}", partial(table, task)
-        yield f"reinforce_{task}_rates", partial(rates, task)
-
-
-REPORTS = {name: lambda _, made=made: made(read()) for name, made in _reports()}
