@@ -36,7 +36,7 @@ from examples.study.reinforce.protocol import Outcome, due  # isort: skip
 
 MOVED = jax.jit(pendulum.moved)
 RANDOM = np.random.default_rng(0)
-BEST = {"adamw": 2e-3, "muon": 8e-3, "muoneq": 4e-3, "soap": 1e-3}
+BEST = {"adamw": 2e-3, "muon": 3.2e-2, "muoneq": 4e-3, "soap": 1e-3}
 
 
 def made(config: Config) -> Outcome:
@@ -354,7 +354,7 @@ def test_the_budget_and_the_order_of_runs():
     assert kinds == sorted(kinds, reverse=True)
 
 
-@pytest.mark.parametrize("method", ["adamw:b2=0.99", "muon:b1=0.9"])
+@pytest.mark.parametrize("method", ["adamw:b2=0.99", "muon:b1=0.9", "soap:b1=0.95"])
 def test_the_best_rate_has_neighbours(method):
     found = finished(["pendulum"])
     best = protocol.tuned(Entry("pendulum", method), found).rate
@@ -500,16 +500,15 @@ def test_the_base_is_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_policy_learns_to_say_a_number(monkeypatch):
-    """Every answer of one line is right here: the share of them rises from GRPO."""
+def test_a_policy_learns_to_say_one(monkeypatch):
+    """The base begins most answers with a 1; then only ``1`` is right."""
+    first = base.taught(base.TASK.init(0), 60)
     monkeypatch.setattr(grpo, "STEPS", 24)
     monkeypatch.setattr(grpo, "POINTS", 2)
     monkeypatch.setattr(sums, "ANSWERS", np.tile([*b"1\n\n"], (1000, 1)))
-    first = base.taught(base.TASK.init(0), 60)
-    tx = functools.partial(methods.optimizer, "muoneq:b1=0.95", numbers=None)
-    tx = tx(rate=1e-3, other=(ADAMW[1], 1e-3), updates=48)
+    tx = methods.optimizer(ADAMW[1], 1e-3, None, None, 48)
     found = jax.jit(lambda: grpo.train(tx, first, 0))()
-    assert found["score"][-1] > found["score"][0] + 0.1
+    assert found["score"][-1] > found["score"][0] + 0.3
     assert found["divergence"][0] == 0 < found["divergence"][-1]
 
 
