@@ -25,7 +25,7 @@ NOTEBOOKS = [path for name in GROUPS for path in sorted((BOOKS / name).glob("*.i
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
     *("summary", "protocol", "comparison", "equal", "unseen", "transfer"),
-    *("posttrain", "conditions"),
+    *("posttrain", "reinforce", "conditions"),
     *("ablations", "orders", "search", "cost", "speed", "tpu", "gpu", "memory"),
     *("bf16", "poet", "rotations", "finetuning", "paper_tables", "faults", "demo"),
 ]
@@ -55,8 +55,9 @@ def write_pages(app: Any) -> None:
     for name in (*RESULTS, RATES):
         text = (STUDY / "pages" / f"{name}.md").read_text()
         (HERE / "results" / f"{name}.md").write_text(relinked(text, STUDY / "pages"))
-    for picture in (STUDY / "results").glob("*.png"):
-        shutil.copy(picture, HERE / "results" / picture.name)
+    for kind in ("png", "svg"):
+        for picture in (STUDY / "results").glob(f"*.{kind}"):
+            shutil.copy(picture, HERE / "results" / picture.name)
     (HERE / "results" / "index.md").write_text(_index_of_results())
     changes = (ROOT / "CHANGELOG.md").read_text()
     (HERE / "releases.md").write_text(

@@ -9,6 +9,7 @@ COMMANDS = {
     "equal": ("equal.cli", "eleven methods with equal budgets, beside a tuned AdamW"),
     "unseen": ("unseen.cli", "rules for the learning rate on six other tasks"),
     "posttrain": ("posttrain.cli", "tuning trained models to other data"),
+    "reinforce": ("reinforce.cli", "training by reward, with GRPO and with PPO"),
     "transfer": ("transfer.cli", "five methods on a GPU, with 10M parameters"),
     "compare": ("compare.cli", "some methods at once, with a page of their curves"),
     "report": ("report.cli", "a page of runs, comparisons or studies"),

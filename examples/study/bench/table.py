@@ -35,6 +35,7 @@ from examples.study.equal import (
     table as equal_table,
 )
 from examples.study.posttrain import table as posttrain_table
+from examples.study.reinforce import plot as reinforce_plot, table as reinforce_table
 from examples.study.transfer import table as transfer_table
 from examples.study.unseen import table as unseen_table
 
@@ -68,6 +69,7 @@ REPORTS = {
     **equal_catalogue.REPORTS,
     **equal_table.REPORTS,
     **posttrain_table.REPORTS,
+    **reinforce_plot.REPORTS,
     **front.REPORTS,
     **transfer_table.REPORTS,
     **unseen_table.REPORTS,
@@ -158,3 +160,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
             plot.draw(study, results, plot.file_of(study))
     equal_plot.refresh(equal_table.read())
     front.refresh(equal_table.read())
+    reinforce_plot.refresh(reinforce_table.read())
