@@ -53,8 +53,8 @@ def sweep(
     loop around the same step bit for bit.
 
     Sharded parameters stay sharded, and `memory` counts the bytes of all devices
-    together. On a mesh of `Auto` axes, JAX replicates those parts of the first state
-    that are zeros; after the first step they are sharded. On `Explicit` axes they are
+    together. On a mesh of ``Auto`` axes, JAX replicates those parts of the first state
+    that are zeros; after the first step they are sharded. On ``Explicit`` axes they are
     sharded from the start; call `sweep` within `jax.set_mesh`.
 
     Args:
