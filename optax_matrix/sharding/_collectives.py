@@ -31,6 +31,15 @@ def all_to_all(exchange: Exchange, x: Array) -> Array:
     return jax.lax.all_to_all(x, exchange.split_axes, 0, 0, tiled=True)
 
 
+def all_to_all_flat(exchange: Exchange, x: Array) -> Array:
+    """The same of flat chunks ``(places, numbers)``."""
+    # In rows as wide as a tile of a TPU if possible: there, a single row would be
+    # copied into a layout of its own.
+    width = x.shape[1] if x.shape[1] % 128 else 128
+    rows = x.reshape(len(x), -1, width)
+    return all_to_all(exchange, rows).reshape(x.shape)
+
+
 def gathered(exchange: Exchange, x: Array, real: np.ndarray) -> Array:
     """The chunks of the owners of all replicas ``(owners, matrices, *part)``."""
     (places, count), part = x.shape[:2], x.shape[2:]

@@ -21,6 +21,7 @@ from jaxtyping import Array
 from optax_matrix.sharding._collectives import (
     all_gather,
     all_to_all,
+    all_to_all_flat,
     gathered,
     here,
     most,
@@ -112,9 +113,9 @@ class Pool:
             for i, x in enumerate(rounds)
         ]
         if (i := self.carried) is None:
-            return all_to_all(first, pooled), found
+            return all_to_all_flat(first, pooled), found
         flat = rounds[i].reshape(len(pooled), -1)
-        both = all_to_all(first, jnp.concatenate([pooled, flat], axis=1))
+        both = all_to_all_flat(first, jnp.concatenate([pooled, flat], axis=1))
         found[i] = both[:, self.size :].reshape(rounds[i].shape)
         return both[:, : self.size], found
 

@@ -300,3 +300,26 @@ def test_fewer_stacks_are_fewer_exchanges_and_the_same_updates(name, cpus, monke
         for path, x in one.items():
             largest = np.abs(x).max()
             np.testing.assert_allclose(other[path], x, 0, most * largest, err_msg=path)
+
+
+@pytest.mark.broad
+def test_state_is_carried_over_between_placements(cpus):
+    """From one device to owners and back: each matrix keeps its momentum."""
+    tree = normal(LEAVES, 0)
+    alone = blocks(dimension_numbers=NUMBERS)
+    _, state = jax.jit(alone.update)(tree, alone.init(tree), tree)
+    mesh = jax.make_mesh(
+        (4, 2), ("fsdp", "tp"), axis_types=(KINDS["auto"],) * 2, devices=cpus
+    )
+    specs = given(mesh, SPECS)
+    owners = om.owners(("fsdp", "tp"), param_specs=specs)
+    placed = blocks(placement=owners, dimension_numbers=NUMBERS)
+    params = jax.device_put(tree, specs)
+    portable = om.to_portable(state, tree)
+    moved = om.from_portable(portable, placed.init(params), params)
+    back = om.to_portable(moved, params)
+    jax.tree.map(np.testing.assert_array_equal, back, portable)
+    want, _ = jax.jit(alone.update)(tree, state, tree)
+    got, _ = jax.jit(placed.update)(params, moved, params)
+    for path, x in want.items():
+        np.testing.assert_allclose(got[path], x, 1e-5, 1e-5, err_msg=path)
