@@ -1,5 +1,7 @@
 """Equilibration with scales computed from the current matrix alone."""
 
+from typing import Any
+
 import jax
 import optax
 
@@ -39,7 +41,7 @@ def equilibrate(kernel: Kernel) -> optax.GradientTransformationExtraArgs:
     """
     takes_peak = getattr(kernel, "func", kernel) is unchecked(sinkhorn)
 
-    def of(x: jax.Array) -> jax.Array:
+    def of(x: Any) -> jax.Array:
         return kernel(x, peak=peak_of(x)) if takes_peak else kernel(x)
 
     each = optax.stateless_with_tree_map(lambda x, _: of(x))
