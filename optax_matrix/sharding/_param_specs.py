@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh import context_mesh, explicit_spec, own_mesh
+from optax_matrix._mesh import context_mesh, explicit_spec, named_sharding, own_mesh
 from optax_matrix._paths import named_leaves
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
@@ -162,3 +162,16 @@ def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
             f"`param_specs` of {path!r} must divide its axes, but {size} is not "
             f"divisible by the {shards} devices along {names}; do not shard that axis."
         )
+
+
+def shardings_of(params: Any) -> dict[str, NamedSharding]:
+    """The sharding of each parameter, by path; raises if one has none."""
+    found = {}
+    for path, leaf in named_leaves(params).items():
+        if (sharding := named_sharding(leaf)) is None:
+            raise ValueError(
+                "`params` must be on a mesh (jax.device_put with a NamedSharding), "
+                f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
+            )
+        found[path] = sharding
+    return found
