@@ -109,7 +109,7 @@ def unpooled(state: Any, fresh: Any = None) -> Any:
             return node
         rows = state.slots[slot.key]
         last = rows[:, : slot.size].reshape(len(rows), *slot.shape)
-        if keys in given:
+        if fresh is not None:
             own = _owns(state, keys, slot, len(rows))
             own = own.reshape(-1, *[1] * len(slot.shape))
             last = jnp.where(own, last, given[keys].reshape(last.shape))
