@@ -12,6 +12,7 @@ from _owned import given, normal, on_mesh
 from _pooled import (
     SHAPES,
     TREES,
+    assert_equal,
     assert_same,
     bytes_held,
     make_mesh,
@@ -47,6 +48,30 @@ def test_the_same_steps_with_less_state(tree, kind, cpus):
     specs = om.state_specs(tx, params, shardings)
     for x, spec in zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True):
         assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), x.ndim)
+
+
+def test_on_two_axes_of_which_one_has_experts(cpus):
+    """All are owners; along the axis of experts nothing is sent."""
+    shapes = {
+        f"{name}/{i}/kernel": SHAPES[f"{name}/0/kernel"]
+        for name in "abc"
+        for i in range(2)
+    }
+    shapes |= {"e/kernel": (2, 16, 8), "f/kernel": (2, 8, 24)}
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (KINDS["auto"],) * 2, devices=cpus)
+    specs = {p: P("tp", "fsdp") if p[0] in "ef" else P("fsdp", "tp") for p in shapes}
+    params, grads = (on_mesh(normal(shapes, seed), specs, mesh) for seed in (0, 1))
+    found, held = [], []
+    for pool in (False, True):
+        at = given(mesh, specs)
+        tx = muoneq(om.owners(("fsdp", "tp"), param_specs=at, pool_state=pool))
+        state, step = tx.init(params), jax.jit(tx.update)
+        for _ in range(2):
+            updates, state = step(grads, state, params)
+        found.append((updates, om.to_portable(state, params)))
+        held.append(bytes_held(state))
+    assert_equal(*found)
+    assert held[1] < 0.7 * held[0]
 
 
 @pytest.mark.slow
