@@ -107,8 +107,9 @@ def injected(placement):
 
 
 def in_pairs(placement):
-    """The matrices of `c` with those of `a`; those of `b` have partners, too."""
-    block = om.transforms.on_pairs(lambda a, b: (a.update + 1, b.update / 2))
+    """The matrices of `c` with those of `a`; those of `b` have none."""
+    both = lambda a, b: (a.update + 1, b.update / 2)
+    block = om.transforms.on_pairs(both, otherwise=om.transforms.momentum(0.5))
     chain = optax.chain(om.transforms.momentum(0.9), block)
     find = lambda path: path.replace("c/", "a/") if path[0] == "c" else None
     return om.on_matrices(chain, placement=placement, pairs=find, probe=False)
