@@ -93,8 +93,8 @@ class owners:
             ``"pinned_host"`` for the memory of the host, as in `sharding.as_sharded`.
         pool_state: Whether groups whose last rounds have different owners share their
             state: each owner then keeps that of its one matrix, padded to the largest,
-            in place of one for each group, until the next step. Steps are the same. No
-            effect with `pad_to`, or if mesh axes stay inside matrices.
+            in place of one for each group, until the next step. Steps are the same to
+            rounding. No effect with `pad_to` or mesh axes that stay inside matrices.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
