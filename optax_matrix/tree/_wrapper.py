@@ -145,12 +145,11 @@ class OnMatrices:
         self, join: Callable, local: Layout, stacks: Any, arrays: Any
     ) -> OnMatricesState:
         held: Any
-        made = join(arrays)[:2]
         sides = WorkedSides(local.groups)
         tried = partial(stand_ins, self.forms, local)
         around = within(sides=sides, layout=local, stand_ins=tried)
         with using(self.precision), around:
-            held = self._chain(local, *made).init(stacks)
+            held = self._chain(local, *join(arrays)[:2]).init(stacks)
         refuse_nested(held.inner_state)
         manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
         labels = entry_of(self.name), manifest, entries_of(sides.labels())
