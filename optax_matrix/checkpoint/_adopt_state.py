@@ -18,6 +18,7 @@ from optax_matrix.checkpoint._entries import (
 from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint._refusals import some
+from optax_matrix.checkpoint.compacting import compact
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.quantization.packing import QuantizedState, unpacked
 from optax_matrix.stacks.identities import paths_by_checksum
@@ -112,7 +113,7 @@ def adopt_state(
     views = {p: v for layout, _ in recorder.layouts for p, v in layout.views.items()}
     methods = {name for _, node in states_in(state) for name in node.method}
     portable: dict[str, Any] = dict(to_portable(state, params))
-    entries = _entries(state, paths)
+    entries = _entries(compact(state)[0], paths)
     used: dict[tuple[str, str], str] = {}
     absent, filled = list[str](), set[str]()
     for key, (place, path, shape, dtype, is_unsigned) in entries.items():

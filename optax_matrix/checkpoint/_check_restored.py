@@ -12,6 +12,7 @@ from optax_matrix.checkpoint._entries import check_values
 from optax_matrix.checkpoint._kinds import check_signs, kind_of
 from optax_matrix.checkpoint._known import known_leaves
 from optax_matrix.checkpoint._packed import as_plain, quantized_nodes
+from optax_matrix.checkpoint.compacting import compact
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.identities import checksum
 from optax_matrix.tree.holders import check_tuples
@@ -62,7 +63,7 @@ def check_restored(state: optax.OptState) -> None:
                     "the state of other parameters; save optax_matrix.to_portable("
                     "state, params) and restore by from_portable(..., rename=...)."
                 )
-    _check_fields(state)
+    _check_fields(compact(state)[0])
 
 
 def _check_fields(state: Any) -> None:

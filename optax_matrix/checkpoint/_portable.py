@@ -29,7 +29,8 @@ from optax_matrix.checkpoint._refusals import (
     nothing_fits,
     unused_state,
 )
-from optax_matrix.checkpoint.gathering import on_host
+from optax_matrix.checkpoint.compacting import compact
+from optax_matrix.checkpoint.gathering import on_host, spread
 from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.tree.holders import check_itself, held_state
 
@@ -73,6 +74,7 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     paths = paths_by_checksum(named_leaves(params))
     state = held_state(state, "state")
     check_values(state, "state")
+    state, _ = compact(state)
     flat: dict[str, Any] = {}
     for origin in origins(state, paths):
         flat |= origin.entries()
@@ -144,6 +146,7 @@ def from_portable(
     paths = paths_by_checksum(named_leaves(params))
     check_values(state, "state")
     check_values(dict(portable), "portable")
+    state, in_place = compact(state)
     moves = Moves(rename or {}, places or {})
     numbers = Numbers(portable)
     leaves, used, absent, found = [], set[str](), [], []
@@ -174,14 +177,11 @@ def from_portable(
         raise ValueError(unused_state(extra))
     if absent and extra and not any(key in portable for _, _, key in found):
         raise ValueError(nothing_fits(absent, extra))
-    return jax.tree.unflatten(jax.tree.structure(state), leaves)
+    return in_place(jax.tree.unflatten(jax.tree.structure(state), leaves))
 
 
 def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
-    """The leaf with its parts replaced, which are rows of it or all of it.
-
-    Each process fills what its own devices hold. Nothing is sent between devices.
-    """
+    """The leaf with its parts replaced, which are rows of it or all of it."""
     raw, values = _raw(leaf), []
     shape = np.shape(raw)
     dtype = raw.dtype if hasattr(raw, "dtype") else np.asarray(raw).dtype
@@ -205,11 +205,7 @@ def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
     if leaf.committed:
         old = {_place(shard.index): shard.data for shard in raw.addressable_shards}
         fill = lambda at: _filled(old[_place(at)], at, values)
-        sharding, in_host = raw.sharding, raw.sharding.memory_kind == "pinned_host"
-        if in_host:  # The type of an array that is made there does not say so.
-            sharding = sharding.with_memory_kind(None)
-        new = jax.make_array_from_callback(shape, sharding, fill)
-        new = jax.device_put(new, jax.memory.Space.Host) if in_host else new
+        new = spread(raw, fill)
     else:  # It must stay so, such as Adam's count.
         new = jnp.asarray(_filled(raw, whole, values))
     if _is_key(leaf):

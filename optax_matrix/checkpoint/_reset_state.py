@@ -31,6 +31,12 @@ from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.quantization.packing import QuantizedState
 from optax_matrix.stacks.identities import FILLER
 from optax_matrix.stacks.layout import Group, Layout, group_matrices
+from optax_matrix.stacks.slots import (
+    map_states,
+    pooled_like,
+    unpooled,
+    whole_shapes,
+)
 from optax_matrix.transforms.low_rank import (
     OrthogonalizeLowRankState,
     ProjectLowRankState,
@@ -127,18 +133,17 @@ def reset_state(
         check_structure(lambda p: unboxed(tx.init(p))[0], old, params)
     layouts = {frozenset(layout.groups): layout for layout, _ in recorder.layouts}
     _check_layouts(layouts, fresh)
-    leaves = list(_leaves_of(old, layouts))
+    whole = map_states(whole_shapes, old)
+    leaves = list(_leaves_of(whole, layouts))
 
     def run(masks: Masks, fresh: Any, old: Any) -> Any:
         chosen = [chosen_entries(layout, masks) for layout in layouts.values()]
         entries = {name: x for stacks in chosen for name, x in stacks.items()}
-        new = [
-            _reset(leaf, entries, masks, *pair)
-            for leaf, *pair in zip(
-                leaves, jax.tree.leaves(fresh), jax.tree.leaves(old), strict=True
-            )
-        ]
-        return jax.tree.unflatten(jax.tree.structure(old), new)
+        pair = [map_states(unpooled, state) for state in (fresh, old)]
+        arrays = zip(leaves, *map(jax.tree.leaves, pair), strict=True)
+        new = [_reset(leaf, entries, masks, *both) for leaf, *both in arrays]
+        new = jax.tree.unflatten(jax.tree.structure(whole), new)
+        return map_states(pooled_like, new, old)
 
     mesh = visible_mesh(named_leaves(old))
     if mesh is not None and AxisType.Explicit in mesh.axis_types:

@@ -7,7 +7,7 @@ one piece.
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,18 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from optax_matrix._thresholds import Thresholds
+
+
+def spread(like: jax.Array, fill: Callable[[Any], np.ndarray]) -> jax.Array:
+    """An array in the place of another one, from a function of indices to parts.
+
+    Each process fills what its own devices hold. Nothing is sent between devices.
+    """
+    sharding, in_host = like.sharding, like.sharding.memory_kind == "pinned_host"
+    if in_host:  # The type of an array that is made there does not say so.
+        sharding = sharding.with_memory_kind(None)
+    new = jax.make_array_from_callback(like.shape, sharding, fill)
+    return jax.device_put(new, jax.memory.Space.Host) if in_host else new
 
 
 class Pieces(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from optax_matrix._surroundings.observation import ObservedState
+from optax_matrix.checkpoint.compacting import compact
 from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import states_in
 
@@ -77,7 +78,7 @@ def _read(tree: Any, found: dict[str, dict[str, Any]]) -> bool:
             for path, value in values.items():
                 found.setdefault(path, {})[name] = _number(_array(value))
         paths = {int(crc_of(path)): path for path in node.paths}
-        for _, state in states_in(node.inner_state):
+        for _, state in states_in(compact(node.inner_state)[0]):
             _read_stacks(state, paths, found)
     return bool(monitors)
 

@@ -12,6 +12,7 @@ from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix._printed import Printed
 from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.stacks.slots import slot_named
 from optax_matrix.tree.state import OnMatricesState, is_state
 
 SHARED = "(shared)"
@@ -152,6 +153,7 @@ def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
     for below, leaf in leaves_with_keys(unboxed(state)[0]):
         groups = [k for k in map(key_name, below) if k in state.manifest]
         names = tuple(k for k in below if key_name(k) not in groups)
+        names = tuple(k for k in names if slot_named(k) is None)
         scalar = math.prod(leaf.shape[1:]) == 1 or key_name(below[0]) == "manifest"
         yield _field(groups[0] if groups else SHARED, keys + names, leaf, scalar)
 

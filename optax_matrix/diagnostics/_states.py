@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from optax_matrix._arguments import Kernel, checked
 from optax_matrix.checkpoint import to_portable
+from optax_matrix.checkpoint.compacting import compact
 from optax_matrix.linalg import cayley, skew_norm, to_skew
 from optax_matrix.linalg.permuted_blocks import materialize, permute
 from optax_matrix.linalg.skew import free_entries, triangle_side
@@ -60,7 +61,7 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
         Structured Fisher (Alice), Figure 6.
     """
     found: dict[str, Any] = {}
-    for _, owner in states_in(opt_state):
+    for _, owner in states_in(compact(opt_state)[0]):
         for node in _find_states(owner.inner_state, ProjectLowRankState, *_ROTATED):
             rows, cols = (
                 _by_parameter(owner, stacks, params) for stacks in _pair_of(node)
@@ -190,7 +191,7 @@ def _of_parts(trainable: Any, frozen: Any) -> dict[str, tuple[Triangles, Triangl
 
 def _of_state(state: Any, params: Any) -> dict[str, tuple[Triangles, Triangles]]:
     parts: dict[str, tuple[Triangles, Triangles]] = {}
-    for _, owner in states_in(state):
+    for _, owner in states_in(compact(state)[0]):
         for node in _find_states(owner.inner_state, SpoState):
             for side in ("in", "out"):
                 of_side = lambda tree, side=side: {

@@ -109,10 +109,7 @@ class _Quantized:
         arrays: Any,
         needs_params: bool,
     ) -> Any:
-        def make_packed(local, stacks, arrays):
-            state = make_state(local, stacks, arrays)
-            return state._replace(inner_state=self.quantizer.pack(state.inner_state))
-
+        make_packed = self._packing(make_state)
         return self.base.init(layout, make_packed, params, arrays, needs_params)
 
     def update(
@@ -123,6 +120,7 @@ class _Quantized:
         state: Any,
         arrays: Any,
         sides: Mapping[str, Sides],
+        make_state: MakeState,
     ) -> tuple[Leaves, Any]:
         def run(local, stacks, packed, arrays):
             quantizer = dataclasses.replace(self.quantizer, ids=local.ids)
@@ -131,9 +129,17 @@ class _Quantized:
             inner_state = quantizer.repack(state.inner_state, packed.inner_state)
             return new, state._replace(inner_state=inner_state)
 
-        return self.base.update(layout, run, leaves, state, arrays, sides)
+        make_packed = self._packing(make_state)
+        return self.base.update(layout, run, leaves, state, arrays, sides, make_packed)
 
     def specs(
         self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any
     ) -> Any:
         return self.base.specs(layout, state, param_specs, mesh)
+
+    def _packing(self, make_state: MakeState) -> MakeState:
+        def make_packed(local, stacks, arrays):
+            state = make_state(local, stacks, arrays)
+            return state._replace(inner_state=self.quantizer.pack(state.inner_state))
+
+        return make_packed

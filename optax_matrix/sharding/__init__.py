@@ -52,6 +52,8 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
   ``_pools`` moves these by ``_collectives``.
 * ``_balance`` decides who computes the last round, and ``_teams`` is what a team
   computes together.
+* ``_state_pools`` decides which stacks share slots of state (``stacks.slots``), and
+  converts the state before and after a step.
 * ``_memory`` moves state to the memory of the host and back.
 * ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
   without owners.

@@ -12,12 +12,19 @@ from optax_matrix.sharding._balance import TEAMS
 T = TypeVar("T")
 
 
-def check_owners(mesh_axes: Any, wire_dtype: Any, pad_to: Any, teams: Any) -> None:
+def check_owners(
+    mesh_axes: Any, wire_dtype: Any, pad_to: Any, teams: Any, pool_state: Any
+) -> None:
     """Raises if an argument of `owners` is out of range."""
     _check_axes(mesh_axes)
     _check_wire_dtype(wire_dtype)
     _check_pad_to(pad_to)
     _check_teams(teams, pad_to)
+    if not isinstance(pool_state, bool):
+        raise ValueError(
+            f"`pool_state` must be True or False, got {pool_state!r}; it says whether "
+            "groups share slots of state."
+        )
 
 
 def _check_axes(mesh_axes: Any) -> None:

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 import jax
 
-from optax_matrix._paths import group_of, map_with_keys
+from optax_matrix._paths import group_of, key_name, map_with_keys
 from optax_matrix.sharding._stack_specs import is_sharded
+from optax_matrix.stacks.slots import slot_named
 
 Memory = Literal["device", "pinned_host"]
 
@@ -36,7 +37,10 @@ def _moved(memory: Memory, state: Any, groups: Mapping[str, Any], space: Any) ->
 
     def of_leaf(keys: tuple, x: Any) -> Any:
         group = group_of(keys, groups)
-        is_large = group is not None and is_sharded(keys, x, group)
+        if slot_named(keys[-1]) or key_name(keys[0]) == "slots":
+            is_large = bool(x.shape)  # Not a checksum.
+        else:
+            is_large = group is not None and is_sharded(keys, x, group)
         return jax.device_put(x, space) if is_large else x
 
     return map_with_keys(of_leaf, state)

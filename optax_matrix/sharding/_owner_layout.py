@@ -23,6 +23,7 @@ from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding._pools import from_owners, to_owners
+from optax_matrix.sharding._state_pools import StatePool, state_pools
 from optax_matrix.sharding._teams import LastRound, Team
 from optax_matrix.stacks.identities import FILLER
 from optax_matrix.stacks.layout import Layout
@@ -45,6 +46,7 @@ class OwnerLayout(Layout):
         inside: Mesh axes that split matrices and are not owner axes.
         teams: The argument of `owners`.
         is_local: Whether this is the layout of one device.
+        state_pools: Stacks whose state shares slots.
     """
 
     bundles: tuple[Bundle, ...]
@@ -53,6 +55,7 @@ class OwnerLayout(Layout):
     inside: tuple[str, ...]
     teams: int
     is_local: bool = False
+    state_pools: tuple[StatePool, ...] = ()
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
@@ -252,12 +255,15 @@ def owner_layout(
     max_batch: int | None = None,
     pad_to: int | None = None,
     teams: int = 1,
+    pool_state: bool = False,
 ) -> OwnerLayout:
     """The layout of matrix leaves, given by path, over the owners of a mesh."""
     options = pairs, max_batch, pad_to, teams
     found = bundled(leaves, views, specs, owner_axes, mesh, *options)
+    pools = pool_state and not found.inside
     return OwnerLayout(
         **found._asdict(),
+        state_pools=state_pools(found.bundles, found.groups) if pools else (),
         views=views,
         mesh=mesh,
         specs=specs,

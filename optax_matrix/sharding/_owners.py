@@ -9,13 +9,7 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix._mesh import (
-    check_reduced,
-    named_sharding,
-    unreduced_axes,
-    visible_mesh,
-)
-from optax_matrix._paths import named_leaves
+from optax_matrix._mesh import check_reduced, unreduced_axes, visible_mesh
 from optax_matrix._surroundings import within
 from optax_matrix.sharding._checks import check_owners, with_one_axis_argument
 from optax_matrix.sharding._memory import Memory, check_memory, fetched, stored
@@ -24,6 +18,7 @@ from optax_matrix.sharding._param_specs import (
     given_mesh,
     given_specs,
     mesh_axes_of,
+    shardings_of,
     spec_of_parameter,
 )
 from optax_matrix.sharding._run import (
@@ -36,6 +31,7 @@ from optax_matrix.sharding._run import (
     specs_of_state,
     with_unreduced,
 )
+from optax_matrix.sharding._state_pools import pooled, with_slots
 from optax_matrix.sharding._teams import in_team
 from optax_matrix.stacks.placement import (
     Leaves,
@@ -95,6 +91,10 @@ class owners:
             one team.
         memory: Where the state of matrices lies between steps: ``"device"``, or
             ``"pinned_host"`` for the memory of the host, as in `sharding.as_sharded`.
+        pool_state: Whether groups whose last rounds have different owners share their
+            state: each owner then keeps that of its one matrix, padded to the largest,
+            in place of one for each group, until the next step. Steps are the same to
+            rounding. No effect with `pad_to` or mesh axes that stay inside matrices.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
@@ -134,9 +134,11 @@ class owners:
     pad_to: int | None = None
     teams: int = 1
     memory: Memory = "device"
+    pool_state: bool = False
 
     def __post_init__(self):
-        check_owners(self.mesh_axes, self.wire_dtype, self.pad_to, self.teams)
+        options = self.wire_dtype, self.pad_to, self.teams, self.pool_state
+        check_owners(self.mesh_axes, *options)
         check_memory(self.memory)
         given_specs(self.param_specs)
 
@@ -150,6 +152,7 @@ class owners:
         pad_to: int | None = None,
         teams: int = 1,
         memory: Memory = "device",
+        pool_state: bool = False,
     ) -> "owners":
         """Returns the placement with the present shardings of `params`.
 
@@ -160,6 +163,7 @@ class owners:
             pad_to: As above.
             teams: As above.
             memory: As above.
+            pool_state: As above.
 
         Returns:
             The placement.
@@ -167,20 +171,14 @@ class owners:
         Raises:
             ValueError: If a parameter has no named sharding.
         """
-        shardings = {p: named_sharding(x) for p, x in named_leaves(params).items()}
-        for path, sharding in shardings.items():
-            if sharding is None:
-                raise ValueError(
-                    "`params` must be on a mesh (jax.device_put with a NamedSharding), "
-                    f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
-                )
         return cls(
             mesh_axes,
-            param_specs=shardings,
+            param_specs=shardings_of(params),
             wire_dtype=wire_dtype,
             pad_to=pad_to,
             teams=teams,
             memory=memory,
+            pool_state=pool_state,
         )
 
     def layout(
@@ -202,6 +200,7 @@ class owners:
             max_batch=max_batch,
             pad_to=self.pad_to,
             teams=self.teams,
+            pool_state=self.pool_state,
         )
 
     def init(
@@ -217,16 +216,17 @@ class owners:
             return make_state(layout, {}, arrays)
         check_param_specs(layout, params)
         make = lambda local, arrays: make_state(local, local.zeros(), arrays)
+        make_pooled = partial(pooled, layout)
         whole = jax.eval_shape(partial(make, layout), arrays)
         part = jax.eval_shape(partial(make, layout.part()), arrays)
         check_names(layout, whole, part)
-        manual, full = specs_of_state(layout, whole)
+        manual, full = specs_of_state(layout, jax.eval_shape(make_pooled, whole))
 
         def on_device(rows, params, arrays):
             own = {n: own_part(rows[n], g, params) for n, g in layout.groups.items()}
             local = layout.on_device(own)
             stacks = local.stack(params) if needs_params else local.zeros()
-            return make_state(local, stacks, arrays)
+            return pooled(local, make_state(local, stacks, arrays))
 
         if not needs_params:
             params = anchor(params)
@@ -243,6 +243,7 @@ class owners:
         state: Any,
         arrays: Any,
         sides: Mapping[str, Sides],
+        make_state: MakeState,
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
         if not layout.groups:
@@ -250,6 +251,7 @@ class owners:
             _, state = step(layout, stacks, state, arrays)
             return {}, state
 
+        step = with_slots(layout, step, make_state)
         waiting = {p: unreduced_axes(x) for p, x in leaves["updates"].items()}
         if layout.inside:
             check_reduced(leaves["updates"])

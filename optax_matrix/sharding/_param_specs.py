@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh import context_mesh, explicit_spec, own_mesh
+from optax_matrix._mesh import context_mesh, explicit_spec, named_sharding, own_mesh
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.view import MatrixView
 
@@ -177,3 +177,16 @@ def axes_inside(
         if x not in owners
     ]
     return tuple(dict.fromkeys(splitting))
+
+
+def shardings_of(params: Any) -> dict[str, NamedSharding]:
+    """The sharding of each parameter, by path; raises if one has none."""
+    found = {}
+    for path, leaf in named_leaves(params).items():
+        if (sharding := named_sharding(leaf)) is None:
+            raise ValueError(
+                "`params` must be on a mesh (jax.device_put with a NamedSharding), "
+                f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
+            )
+        found[path] = sharding
+    return found

@@ -10,6 +10,7 @@ import numpy as np
 from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import Recorder, shards
 from optax_matrix._paths import group_of, leaves_with_keys, named_leaves
+from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._chips import ChipName
 from optax_matrix.sharding._costs import (
@@ -32,6 +33,7 @@ from optax_matrix.sharding._owner_layout import OwnerLayout
 from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
 from optax_matrix.sharding._state_specs import recorded
 from optax_matrix.stacks.identities import FILLER
+from optax_matrix.stacks.slots import map_states, whole_shapes
 
 
 @checked
@@ -172,10 +174,11 @@ def _state(state: Any, specs: Any, found: Recorder, sizes: Any) -> tuple[int, in
     shares = {n: np.mean((g.ids != filler).any(axis=1)) for n, g in groups.items()}
     held, real = 0, 0.0
     leaves = zip(leaves_with_keys(state), jax.tree.leaves(specs), strict=True)
-    for (keys, x), spec in leaves:
-        size = x.size * x.dtype.itemsize
-        held += size // shards(spec, sizes)
-        real += size * (group_of(keys, shares) or 1.0)
+    for (_, x), spec in leaves:
+        held += x.size * x.dtype.itemsize // shards(spec, sizes)
+    whole = lambda node: whole_shapes(unboxed(node)[0])
+    for keys, x in leaves_with_keys(map_states(whole, state)):
+        real += x.size * x.dtype.itemsize * (group_of(keys, shares) or 1.0)
     return held, round(real / math.prod(sizes.values()))
 
 

@@ -18,8 +18,15 @@ from optax_matrix._mesh import (
     unreduced_axes,
     with_auto_axes,
 )
-from optax_matrix._paths import group_of, leaves_with_keys, map_with_keys, path_name
+from optax_matrix._paths import (
+    group_of,
+    key_name,
+    leaves_with_keys,
+    map_with_keys,
+    path_name,
+)
 from optax_matrix.sharding._owner_layout import OwnerLayout
+from optax_matrix.stacks.slots import slot_named, slots_in
 
 
 def on_every_device(
@@ -109,9 +116,15 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
 
     State is per matrix under the name of a stack; all other state is replicated.
     """
+    pools = {s.pool: group_of(k, layout.groups) for k, s, _ in slots_in(state)}
 
     def of_leaf(inside, keys, x):
         group = group_of(keys, layout.groups)
+        if key_name(keys[0]) == "slots":
+            group = pools[int(key_name(keys[1]).partition("_")[0])]
+            return PartitionSpec(group.spec[0], None)
+        if slot_named(keys[-1]) is not None and x.shape:
+            return PartitionSpec(group.spec[0], *[None] * (len(x.shape) - 1))
         if group is None or not x.shape:
             return PartitionSpec(*[None] * len(x.shape))
         if x.shape[0] != group.count:

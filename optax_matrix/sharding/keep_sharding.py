@@ -103,8 +103,10 @@ class KeepSharding:
         state: Any,
         arrays: Any,
         sides: Mapping[str, Sides],
+        make_state: MakeState,
     ) -> tuple[Leaves, Any]:
-        """See `Placement.update`."""
+        """See `Placement.update`. No state is made anew."""
+        del make_state
         check_reduced(leaves["updates"])
         alone = all(map(is_on_one_device, leaves["updates"].values()))
         most = Thresholds.joined_elements

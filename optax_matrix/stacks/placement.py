@@ -96,6 +96,7 @@ class Placement(Protocol[L]):
         state: Any,
         arrays: Any,
         sides: Mapping[str, Sides],
+        make_state: MakeState,
     ) -> tuple[Leaves, Any]:
         """Runs one step on the devices of the state.
 
@@ -107,6 +108,7 @@ class Placement(Protocol[L]):
             state: The state of whole stacks.
             arrays: Traced hyperparameters and extra arguments, the same on all devices.
             sides: The sides of each statistic, by its name among ``leaves``.
+            make_state: As in `init`.
 
         Returns:
             The new updates by path, and the new state.

@@ -45,6 +45,7 @@ def placeholder_state(tx: Any, placeholder: Any) -> OnMatricesState:
         inner = ObservedState(_OPAQUE, _OPAQUE, inner)
     return state._replace(
         inner_state=inner,
+        slots=_OPAQUE,
         zero_gradients=placeholder if tx.on_zero == "fade" else None,
         after=tx.after and tx.after(None).init(placeholder),
         other=tx.other and tx.other(None).init(placeholder),

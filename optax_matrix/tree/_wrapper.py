@@ -128,22 +128,8 @@ class OnMatrices:
         matrices = {path: leaves[path] for path in layout.views}
         check_one_mesh(matrices)
         arrays, join = split_arrays((self.build, self.zero_gradient))
-
-        def make_state(local, stacks, arrays):
-            held: Any
-            sides = WorkedSides(local.groups)
-            tried = partial(stand_ins, self.forms, local)
-            around = within(sides=sides, layout=local, stand_ins=tried)
-            with using(self.precision), around:
-                held = self._chain(local, *join(arrays)).init(stacks)
-            refuse_nested(held.inner_state)
-            manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
-            labels = entry_of(self.name), manifest, entries_of(sides.labels())
-            return OnMatricesState(*labels, **held._asdict())
-
-        state = self.placement.init(
-            layout, make_state, matrices, arrays, self.needs_params
-        )
+        given = matrices, arrays, self.needs_params
+        state = self.placement.init(layout, partial(self._make_state, join), *given)
         self._refuse_coupling(layout)
         specs = partial(self.placement.specs, layout, state)
         if known := recorder():
@@ -154,6 +140,20 @@ class OnMatrices:
         names = {path: placed_names_of(box) for path, box in boxes.items()}
         mesh = visible_mesh(matrices) or context_mesh()
         return boxed(state, specs(names, mesh), boxes, layout.groups)
+
+    def _make_state(
+        self, join: Callable, local: Layout, stacks: Any, arrays: Any
+    ) -> OnMatricesState:
+        held: Any
+        sides = WorkedSides(local.groups)
+        tried = partial(stand_ins, self.forms, local)
+        around = within(sides=sides, layout=local, stand_ins=tried)
+        with using(self.precision), around:
+            held = self._chain(local, *join(arrays)[:2]).init(stacks)
+        refuse_nested(held.inner_state)
+        manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
+        labels = entry_of(self.name), manifest, entries_of(sides.labels())
+        return OnMatricesState(*labels, **held._asdict())
 
     def _chain(
         self, layout: Layout, build: Build, zero_gradient: ZeroGradient
@@ -227,9 +227,9 @@ class OnMatrices:
             new = {n: keep_dtype(x, local.groups[n]) for n, x in new.items()}
             return new, state._replace(**held._asdict())
 
-        new, state = self.placement.update(
-            layout, step, matrices | along, state, arrays, self.forms
-        )
+        given = matrices | along, state, arrays, self.forms
+        make_state = partial(self._make_state, join)
+        new, state = self.placement.update(layout, step, *given, make_state)
         return dict(new), rebox(state)
 
     def _update_tree(

@@ -6,10 +6,12 @@ Nothing is compiled: these are the numbers of `optax_matrix.sharding.plan` for M
 row equilibration, owners on all axes, and gradients and updates in bfloat16. "work" is
 that of the busiest device over an even split, and all sizes are MiB of a device.
 "apart" is what it would send if each group of equal matrices had collectives of its
-own. "collectives" are their numbers, apart and as they are.
+own. "state" is what it holds, "pooled" with ``pool_state=True``, and "even" if all
+devices held equally much. "collectives" are their numbers, apart and as they are.
 """
 
 import argparse
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -19,7 +21,10 @@ from optax_matrix.sharding._pools import Pool, numbers_sent, pools_of
 from optax_matrix.sharding._state_specs import recorded
 
 MIB = 2**20
-HEADER = "devices", "groups", "work", "apart", "sent", "least", "state", "collectives"
+HEADER = (
+    *("devices", "groups", "work", "apart", "sent", "least"),
+    *("state", "pooled", "even", "collectives"),
+)
 
 
 def row(name: str, devices: int) -> list[str]:
@@ -27,9 +32,9 @@ def row(name: str, devices: int) -> list[str]:
     params = MODELS[name].params(devices)
     specs = {path: x.sharding for path, x in params.items()}
     mesh = next(iter(specs.values())).mesh
-    placement = om.owners(mesh.axis_names, param_specs=specs, wire_dtype=jnp.bfloat16)
-    tx = om.muoneq(1e-3, placement=placement, dimension_numbers=om.matrices.by_names)
+    tx, pooled = (_optimizer(mesh, specs, pool_state=x) for x in (False, True))
     plan = om.sharding.plan(tx, params, specs)
+    state = om.sharding.plan(pooled, params, specs).state_bytes
     _, _, found = recorded(tx, params, specs)
     moved = [b.exchange for layout, _ in found.layouts for b in layout.bundles]
     moved = [x for x in moved if x.axes]
@@ -37,10 +42,19 @@ def row(name: str, devices: int) -> list[str]:
     apart = 2 * sum(numbers_sent(moved, kinds, pooled=False))
     pools = pools_of(moved, kinds)
     together = len(moved) + sum(map(_more, pools))
-    sizes = apart, plan.sent, plan.least_sent, plan.state_bytes
+    sizes = apart, plan.sent, plan.least_sent
+    sizes += plan.state_bytes, state, plan.even_state_bytes
     counts = f"{2 * len(moved)} -> {2 * together}"
     mib = [f"{size / MIB:.0f}" for size in sizes]
     return [str(devices), str(len(plan.groups)), f"{plan.work:.2f}", *mib, counts]
+
+
+def _optimizer(mesh: Any, specs: Any, **options: Any) -> Any:
+    """Muon with row equilibration, and owners on all axes."""
+    options |= {"param_specs": specs, "wire_dtype": jnp.bfloat16}
+    placement = om.owners(mesh.axis_names, **options)
+    rule = om.matrices.by_names
+    return om.muoneq(1e-3, placement=placement, dimension_numbers=rule)
 
 
 def _more(pool: Pool) -> int:

@@ -10,9 +10,10 @@ def test_the_line_that_the_guide_has(capsys):
     plans.main(["--models", "Llama 8B", "--devices", "256"])
     title, header, line = capsys.readouterr().out.splitlines()
     assert title == "Llama 8B"
-    found = dict(zip(header.split(), line.split(maxsplit=7), strict=True))
+    found = dict(zip(header.split(), line.split(maxsplit=9), strict=True))
     assert found["groups"] == "5"
     assert (found["apart"], found["sent"]) == ("590", "223")
+    assert (found["state"], found["pooled"], found["even"]) == ("623", "255", "135")
     assert found["collectives"] == "10 -> 2"
 
 
