@@ -44,7 +44,7 @@ def test_the_catalogue_has_formula_source_and_code_of_each_method():
     entries = re.split(r"\n~+\n", text)[1:]
     assert len(entries) == len(METHODS)
     for (name, method), entry in zip(METHODS.items(), entries, strict=True):
-        assert f"def {name}():" in entry, name
+        assert re.search(rf"def {name}\(", entry), name
         assert method.restated, name
         for part in (".. math::", "Source", "https://", "Left\\s+out:|left\\s+out:"):
             assert re.search(part, entry), (name, part)

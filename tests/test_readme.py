@@ -69,7 +69,9 @@ def test_versions_and_decays_are_those_of_the_packages():
 def test_every_other_number_is_made_from_runs():
     """Outside of generated blocks are rates of the example, versions, and counts."""
     text = re.sub(r"<!-- bench: .*?<!-- /bench -->", "", README, flags=re.DOTALL)
-    text = re.sub(r"\(http\S+\)|```bibtex.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"\((?:http|notebooks/)\S+\)|```bibtex.*?```", "", text, flags=re.DOTALL
+    )
     rule = (ROOT / ".docs" / "rate_rule.txt").read_text().strip()
     assert rule in text
     numbers = re.findall(r"(?<![\w.])\d[\d.e-]*", text.replace(rule, ""))

@@ -102,8 +102,8 @@ def muown(b1=0.95, decay=0.0, rate=lambda _: RATE, kernel=polar):
         V' = V - 0.2 \sqrt{\max(m, n)} \, \eta \, \mathrm{msign}(M_V), \quad
         g' = g - \eta \, \mathrm{Adam}(\nabla_g)
 
-    Source: `arXiv:2605.10797 <https://arxiv.org/abs/2605.10797>`__. Left out
-    of the program: Nesterov's momentum, its default, and fused matrices. Weight decay
+    Source: `arXiv:2605.10797 <https://arxiv.org/abs/2605.10797>`__. Left out:
+    Nesterov's momentum, the default of the program, and fused matrices. Weight decay
     acts on the gains g alone; the program decays the weights, too.
     """
 

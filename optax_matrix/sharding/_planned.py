@@ -3,6 +3,7 @@
 import dataclasses
 from typing import NamedTuple
 
+from optax_matrix._printed import Printed
 from optax_matrix.sharding._chips import CHIPS, ChipName
 
 _MIB = 2**20
@@ -74,7 +75,7 @@ class PlannedTeams(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(Printed):
     """What a step costs; prints as a table.
 
     Attributes:
