@@ -24,7 +24,8 @@ def spread(like: jax.Array, fill: Callable[[Any], np.ndarray]) -> jax.Array:
 
     Each process fills what its own devices hold. Nothing is sent between devices.
     """
-    sharding, in_host = like.sharding, like.sharding.memory_kind == "pinned_host"
+    sharding: Any = like.sharding
+    in_host = sharding.memory_kind == "pinned_host"
     if in_host:  # The type of an array that is made there does not say so.
         sharding = sharding.with_memory_kind(None)
     new = jax.make_array_from_callback(like.shape, sharding, fill)
