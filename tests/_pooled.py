@@ -65,6 +65,7 @@ def assert_close(one, other):
     """The same trees to rounding, as two programs are fused differently."""
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         x, y = (np.asarray(v, np.float64) for v in (x, y))
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
