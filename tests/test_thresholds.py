@@ -23,6 +23,7 @@ NO_SIZES = {
     "linalg/quintic_steps.py": {"32"},  # Bits of a dtype.
     "linalg/scale.py": {"32", "100"},
     "linalg/spectral_norms.py": {"100"},  # Of a dtype's precision.
+    "sharding/_bundles.py": {"MOST_STACKS"},  # Of equal matrices.
     "sharding/_checks.py": {"128"},  # Exponents of a dtype.
     "tuning/_runs.py": {"LOOKS"},  # At losses, in a run.
 }

@@ -94,8 +94,8 @@ def test_arguments_are_checked_in_the_factory_and_not_in_a_step(names):
 LIMITS = {
     "muoneq": (40, 170),
     "alice": (56, 425),
-    "poet": (47, 735),
-    "muoneq with owners": (49, 350),
+    "poet": (47, 800),  # State of skipped matrices is left alone where it is made.
+    "muoneq with owners": (52, 410),  # Joined leaves, and slots of state.
 }
 
 
