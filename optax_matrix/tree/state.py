@@ -35,7 +35,7 @@ class OnMatricesState(NamedTuple):
         other: State of the optimizer of the other leaves, None without one.
         zero_gradients: For each group the number of zero gradients in a row of each
             matrix, int32 ``(count,)``; None unless updates fade with it.
-        slots: Arrays of state that several groups share (``stacks.slots``), None without.
+        slots: Arrays of state that several groups share (``stacks.slots``), or None.
     """
 
     method: dict[str, Array]
