@@ -3,12 +3,13 @@
 import argparse
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from examples.pretrain.cli import run as run_command
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
+from examples.study.bench.workers import run_all
 
 
 def main(
@@ -52,3 +53,25 @@ def prepare(options: Any) -> None:
     if options.processes < 1:
         raise UserError(f"--processes must be positive, got {options.processes}.")
     results.prepare(options.results)
+
+
+def run_missing(
+    rows: Sequence[Any],
+    protocol: Any,
+    read: Callable[[], Any],
+    options: Any,
+    command: str,
+) -> None:
+    """Does the runs that rows still lack.
+
+    Args:
+        rows: Rows of a study.
+        protocol: Its module, with ``due`` and ``left``; ``runs`` is in its package.
+        read: Reads the results.
+        options: Those of `run`.
+        command: Stands in the results.
+    """
+    if missing := [row for row in rows if protocol.due(row, read())]:
+        left = lambda: protocol.left(missing, read())
+        runs = f"{protocol.__package__}.runs"
+        run_all(missing, options.results, options.processes, command, left, runs)

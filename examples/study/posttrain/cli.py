@@ -1,10 +1,9 @@
 """The command line of the study of tuning."""
 
 from examples.study.bench import commands
-from examples.study.bench.workers import run_all
 from examples.study.posttrain import protocol, table
 from examples.study.posttrain.changes import CHANGES
-from examples.study.posttrain.protocol import BASES, Entry, due
+from examples.study.posttrain.protocol import BASES, Entry
 
 PROGRAM = "python -m examples.study posttrain"
 
@@ -26,10 +25,7 @@ def _run(options):
     others = [Entry(change, base) for change in CHANGES for base in BASES]
     many, few = ([row for row in rows if row.few is is_few] for is_few in (False, True))
     for part in (others, many, few):
-        if missing := [entry for entry in part if due(entry, read())]:
-            left = lambda missing=missing: protocol.left(missing, read())
-            arguments = options.results, options.processes, f"{PROGRAM} run", left
-            run_all(missing, *arguments, "examples.study.posttrain.runs")
+        commands.run_missing(part, protocol, read, options, f"{PROGRAM} run")
     _table(options)
 
 

@@ -1,10 +1,9 @@
 """The command line of the study of rewards."""
 
 from examples.study.bench import commands
-from examples.study.bench.workers import run_all
 from examples.study.reinforce import protocol, table
 from examples.study.reinforce.methods import ADAMW
-from examples.study.reinforce.protocol import TASKS, due
+from examples.study.reinforce.protocol import TASKS
 
 PROGRAM = "python -m examples.study reinforce"
 
@@ -30,10 +29,7 @@ def _run(options):
                 for row in rows
                 if row.task == task and (row.method in ADAMW) is is_adamw
             ]
-            if missing := [row for row in part if due(row, read())]:
-                left = lambda missing=missing: protocol.left(missing, read())
-                arguments = options.results, options.processes, f"{PROGRAM} run", left
-                run_all(missing, *arguments, "examples.study.reinforce.runs")
+            commands.run_missing(part, protocol, read, options, f"{PROGRAM} run")
     _table(options)
 
 

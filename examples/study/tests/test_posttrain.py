@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import optax_matrix as om
-from examples.study.bench import results
+from examples.study.bench import commands, results
 from examples.study.bench.tasks import TASKS
 from examples.study.equal.config import SEEDS, TUNING
 from examples.study.posttrain import bases, changes, cli, methods, protocol, runs, table
@@ -167,7 +167,7 @@ def test_the_command_does_bases_then_other_leaves_then_rows(
                 found[config] = made(config)
                 results.append(config, found[config], path, command)
 
-    monkeypatch.setattr(cli, "run_all", run_all)
+    monkeypatch.setattr(commands, "run_all", run_all)
     assert cli.main(["run", "--results", str(path)]) == 0
     assert done == ["bases", (None, False), ("adamw", False), ("adamw", True)]
     printed = capsys.readouterr().out

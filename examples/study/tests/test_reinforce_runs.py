@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from examples.study.bench import results
+from examples.study.bench import commands, results
 from examples.study.reinforce import (
     base,
     cli,
@@ -180,7 +180,7 @@ def test_the_command_continues(tmp_path, monkeypatch, capsys):
                 pass
         assert left() == 0
 
-    monkeypatch.setattr(cli, "run_all", run_all)
+    monkeypatch.setattr(commands, "run_all", run_all)
     some = [*finished(["pendulum"]).items()][:40]
     path.write_text("")
     for config, one in some:

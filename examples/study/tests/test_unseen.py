@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import optax_matrix as om
-from examples.study.bench import results
+from examples.study.bench import commands, results
 from examples.study.bench.config import Result
 from examples.study.unseen import cli, protocol, runs, table, tasks
 from examples.study.unseen.protocol import CHOOSING, CONFIRMING, FORMS, LAST, Config
@@ -172,7 +172,7 @@ def test_the_command_continues(tmp_path, monkeypatch, capsys):
                 results.append(config, made(config), path, command)
                 done.append(config)
 
-    monkeypatch.setattr(cli, "run_all", run_all)
+    monkeypatch.setattr(commands, "run_all", run_all)
     some = finished(of=["gru"])
     path.write_text("")
     for config, result in some.items():

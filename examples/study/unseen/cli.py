@@ -1,7 +1,6 @@
 """The command line of the study of unseen tasks."""
 
 from examples.study.bench import commands
-from examples.study.bench.workers import run_all
 from examples.study.unseen import protocol, table
 from examples.study.unseen.protocol import CHOOSING, CONFIRMING
 
@@ -18,10 +17,7 @@ def _run(options):
     commands.prepare(options)
     read = lambda: table.read(options.results)
     tasks = [*CHOOSING, *CONFIRMING]
-    if missing := [task for task in tasks if protocol.due(task, read())]:
-        left = lambda: protocol.left(missing, read())
-        arguments = options.results, options.processes, f"{PROGRAM} run", left
-        run_all(missing, *arguments, "examples.study.unseen.runs")
+    commands.run_missing(tasks, protocol, read, options, f"{PROGRAM} run")
     _table(options)
 
 
