@@ -144,7 +144,7 @@ def main(wheel: Path, paths: list[Path], write: bool = False) -> int:
             start = time.monotonic()
             try:
                 seconds, remark = run(path, wheel, Path(folder), write)
-            except Exception as error:
+            except Exception as error:  # A notebook that fails is a line.
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 seconds, remark = 0.0, f"FAILED: {lines[-1]}"
             if seconds > LIMIT:
@@ -168,4 +168,9 @@ if __name__ == "__main__":
     given = parser.parse_args()
     every = given.notebooks or sorted(NOTEBOOKS.rglob("[0-9]*.ipynb"))
     paths = [path.resolve() for path in every]
+    if missing := [path for path in paths if not path.is_file()]:
+        parser.error(
+            f"there is no notebook {missing[0]}; give paths of files, as in "
+            "notebooks/01_from_adamw_to_here.ipynb"
+        )
     sys.exit(main(given.wheel.resolve(), paths, given.write))

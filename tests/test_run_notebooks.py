@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -88,3 +90,10 @@ def test_the_status_tells_whether_all_ran(
     assert runner.main(wheel, [BOOK, BOOK]) == status
     assert "PYTHONPATH" not in runner.os.environ
     assert said in capsys.readouterr().out
+
+
+def test_a_missing_notebook_is_an_error_before_the_first_run():
+    command = [sys.executable, str(ROOT / ".ci/notebooks.py"), "a.whl", "papers/01"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "give paths of files, as in notebooks/01_from" in found.stderr
